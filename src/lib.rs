@@ -50,7 +50,7 @@
 //! | a log that survives restarts | [`log`] |
 //! | two releases of a message type | [`Versions`] |
 //! | events of sessions and channels, and their counters | [`Node::events`], [`Node::stats`], [`stats`] |
-//! | a look at a running node from outside: `ibex top` | [`NodeBuilder::inspect`], [`inspect`] |
+//! | a look at a running node from outside: `ibex top` | [`NodeBuilder::inspect`](prelude::InspectSettings::inspect), [`inspect`] |
 //! | settings, memory and `IBEX_*` variables | [`NodeBuilder`], [`ChannelBuilder`] |
 //!
 //! # Questions
@@ -128,9 +128,10 @@
 //!
 //! # Cargo features
 //!
+//! Shared memory and TCP are in every build.
+//!
 //! | feature | default | what it adds |
 //! |---|---|---|
-//! | `shm`, `tcp` | yes | the fabrics; peers that have none in common get no session |
 //! | `rkyv` | yes | `Rkyv` and `#[ibex::message]`; without it `Raw` is the default codec |
 //! | `serde` | yes | `Serde` and `SerdeBorrowed`; statistics can be serialized |
 //! | `bytes` | no | messages of bytes become `bytes::Bytes` without a copy |
@@ -188,11 +189,14 @@ pub use ibex_core::{
     Policy, Publisher, Receiver, RecvError, RecvErrorKind, Region, RegionMessage, RegionSlice,
     Role, Select, Selectable, SendError, SendErrorKind, Sender, Suspension, ToAddress,
     TraceContext, Undelivered, VersionedReceiver, VersionedSender, Versions, Wait, WaitError,
-    WaitErrorKind, WeakNode, asynchronous, group, inspect, shared_memory, stats,
+    WaitErrorKind, WeakNode, asynchronous, group, shared_memory, stats,
 };
 #[cfg(feature = "tls")]
 #[doc(inline)]
 pub use ibex_core::{Encryption, Security, SecurityError, SharedSecret, rustls};
+#[cfg(feature = "inspect")]
+#[doc(inline)]
+pub use ibex_inspect as inspect;
 #[cfg(feature = "io")]
 #[doc(inline)]
 pub use ibex_io as io;

@@ -6,11 +6,15 @@
 //! | a peer, or kept peers | [`caller`](OpenCaller::caller) | a [`Caller`](crate::calls::Caller) or [`PeersCaller`](crate::calls::PeersCaller) of a service |
 //! | a node, or a peer | [`service`](OpenService::service) | a [`Service`](crate::calls::Service) |
 //! | a [`ChannelBuilder`](crate::ChannelBuilder) | [`caller`](CallerSettings::caller), [`service`](ServiceSettings::service) | the same, with settings |
+//! | a [`NodeBuilder`](crate::NodeBuilder) | [`inspect`](InspectSettings::inspect), [`inspect_at`](InspectSettings::inspect_at) | a socket for `ibex top`; the node's [`inspect_path`](Inspected::inspect_path) |
 //! | a node | [`keep_connected`](KeepConnected::keep_connected) | [`Peers`](crate::discovery::Peers) that stay connected |
 
 #[cfg(feature = "calls")]
 #[doc(inline)]
 pub use ibex_calls::{CallerSettings, OpenCaller, OpenService, ServiceSettings};
+#[cfg(feature = "inspect")]
+#[doc(inline)]
+pub use ibex_inspect::{InspectSettings, Inspected};
 #[cfg(feature = "peers")]
 #[doc(inline)]
 pub use ibex_peers::KeepConnected;

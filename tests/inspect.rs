@@ -346,7 +346,7 @@ fn a_place_that_cannot_be_had_is_an_error_that_says_what_to_do() {
             .inspect_at(path)
             .build()
             .expect_err("no place");
-        assert_eq!(error.kind(), ListenErrorKind::Inspect, "{error}");
+        assert_eq!(error.kind(), ListenErrorKind::Part, "{error}");
         (error.io_kind(), error.to_string())
     };
     let (kind, text) = refused(&path);

@@ -28,24 +28,6 @@ impl FabricKind {
             FabricKind::Verbs => "verbs",
         }
     }
-
-    /// Returns the number that stands for this fabric in a message.
-    pub(crate) fn to_wire(self) -> u8 {
-        match self {
-            FabricKind::Shm => 1,
-            FabricKind::Tcp => 2,
-            FabricKind::Verbs => 3,
-        }
-    }
-
-    pub(crate) fn from_wire(byte: u8) -> Option<FabricKind> {
-        match byte {
-            1 => Some(FabricKind::Shm),
-            2 => Some(FabricKind::Tcp),
-            3 => Some(FabricKind::Verbs),
-            _ => None,
-        }
-    }
 }
 
 impl fmt::Display for FabricKind {
@@ -66,27 +48,6 @@ pub enum Policy {
     Prefer,
     /// The fabric is never used.
     Forbid,
-}
-
-impl Policy {
-    pub(crate) fn to_wire(self) -> u8 {
-        match self {
-            Policy::Auto => 0,
-            Policy::Require => 1,
-            Policy::Prefer => 2,
-            Policy::Forbid => 3,
-        }
-    }
-
-    pub(crate) fn from_wire(byte: u8) -> Option<Policy> {
-        match byte {
-            0 => Some(Policy::Auto),
-            1 => Some(Policy::Require),
-            2 => Some(Policy::Prefer),
-            3 => Some(Policy::Forbid),
-            _ => None,
-        }
-    }
 }
 
 /// A fabric as a node offers it.

@@ -56,6 +56,15 @@ impl HostHint {
     /// The `uid` of a process whose user namespace may not map its user. The kernel shows all such
     /// users as one, so the number that it shows is nobody's identity.
     pub const NO_USER: u32 = u32::MAX;
+
+    /// The hint of an end that tells nothing of itself, because its handshake does not ask.
+    pub(crate) const UNTOLD: HostHint = HostHint {
+        boot_id: [0; 16],
+        pid: 0,
+        uid: HostHint::NO_USER,
+        pid_namespace: 0,
+        network_namespace: 0,
+    };
 }
 
 /// 32 bytes that only the two ends of a session know.

@@ -37,22 +37,3 @@ pub enum Integrity {
     /// No payload checksums, unless the peer says [`On`](Self::On).
     Off,
 }
-
-impl Integrity {
-    pub(crate) fn to_wire(self) -> u8 {
-        match self {
-            Integrity::Auto => 0,
-            Integrity::On => 1,
-            Integrity::Off => 2,
-        }
-    }
-
-    pub(crate) fn from_wire(byte: u8) -> Option<Integrity> {
-        match byte {
-            0 => Some(Integrity::Auto),
-            1 => Some(Integrity::On),
-            2 => Some(Integrity::Off),
-            _ => None,
-        }
-    }
-}

@@ -55,11 +55,10 @@ pub use error::{
     BindError, DialError, Garbling, HandshakeError, HandshakeFailure, Problem, ResumeError,
     shortage_step,
 };
-pub use established::{Established, PeerInfo, ResumedConnection};
+pub use established::{Established, Finished, ResumedConnection};
 pub use fabric::{FabricKind, FabricOffer, Policy, VerbsDevice};
-pub use ibex_tls::{
-    AuthenticatedAs, AuthenticationError, Cause as AuthenticationCause, Credentials, RefusedBy,
-    TlsError,
+pub use ibex_base::tls::{
+    AuthenticatedAs, AuthenticationError, Cause as AuthenticationCause, RefusedBy, TlsError,
 };
 pub use identity::{HostHint, Incarnation, NodeIdentity, Secret};
 pub use integrity::Integrity;
@@ -71,7 +70,7 @@ pub use limits::Limits;
 pub use local::Local;
 pub use message::{ResumeRefusal, SecurityMode, Text, Version, VersionRange, parse_message};
 pub use places::{Place, Places, SessionLimit, SessionLimits};
-pub use resumption::{Resumable, ResumableSessions, ResumeTicket};
+pub use resumption::{RegisteredSession, Resumable, ResumableSessions, ResumeTicket};
 pub use share_with::ShareWith;
 pub use unix_sockets::{UnixClosing, UnixSettings, UnixSocket, UnixSockets};
 pub use verbs::{PairRequest, VerbsDevices, VerbsPair};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ibex_base::Workers;
-use ibex_tls::{Credentials, Encryption};
+use ibex_base::tls::{Encryption, TlsCredentials};
 
 use crate::fabric::{FabricKind, FabricOffer, Policy};
 use crate::identity::{Incarnation, NodeIdentity};
@@ -59,9 +59,9 @@ pub struct Local {
     pub limits: Limits,
     /// The node's places for sessions, which clones share.
     pub places: Places,
-    /// The node's sessions that can be resumed when their wires break. Without them, a peer that
-    /// asks to resume a session is told that there is no such session. Default: none.
-    pub resumable: Option<Arc<dyn ResumableSessions>>,
+    /// The node's sessions that can be resumed when their wires break, which clones share. A peer
+    /// that asks for another is told that there is no such session. Default: none.
+    pub resumable: ResumableSessions,
 
     // The protocol.
     /// The protocol versions that the node speaks. Default: [`VersionRange::SUPPORTED`]; anything
@@ -72,7 +72,7 @@ pub struct Local {
     pub features: u64,
     /// Keys and trusted authorities of this node, where its sessions are authenticated; both ends
     /// must do it in the same way. Default: none, and then nothing is authenticated.
-    pub credentials: Option<Arc<Credentials>>,
+    pub credentials: Option<Arc<dyn TlsCredentials>>,
 
     /// The address that handshakes with this dial for a new session, as the program gave it. Set by
     /// [`Dialer`](crate::Dialer). Default: none.
@@ -106,7 +106,7 @@ impl Local {
             integrity: Integrity::Auto,
             limits: Limits::default(),
             places: Places::new(SessionLimits::default()),
-            resumable: None,
+            resumable: ResumableSessions::default(),
             versions: VersionRange::SUPPORTED,
             features: 0,
             credentials: None,

@@ -13,6 +13,14 @@ pub enum Party {
 }
 
 impl Party {
+    /// Returns the party at the other end.
+    pub(crate) fn other(self) -> Party {
+        match self {
+            Party::Dialer => Party::Acceptor,
+            Party::Acceptor => Party::Dialer,
+        }
+    }
+
     /// Returns the words for a queue pair that this end cannot make.
     pub(crate) fn cannot_prepare(self, why: &str) -> String {
         format!("the {self} cannot make a queue pair: {why}")

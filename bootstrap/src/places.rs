@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use ibex_tls::AuthenticatedAs;
+use ibex_base::tls::AuthenticatedAs;
 
 use crate::identity::{Incarnation, NodeIdentity};
 

@@ -11,5 +11,5 @@
 mod resumable;
 mod ticket;
 
-pub use resumable::{Resumable, ResumableSessions};
+pub use resumable::{RegisteredSession, Resumable, ResumableSessions};
 pub use ticket::ResumeTicket;

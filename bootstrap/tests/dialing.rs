@@ -4,7 +4,6 @@ mod common;
 
 use std::io::{ErrorKind, Read};
 use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
 use std::time::Instant;
 
 use common::dialing::Turned;
@@ -51,7 +50,7 @@ fn a_peer_that_answers_is_reached_behind_hundreds_that_do_not() {
 fn sessions_resume_beside_hundreds_whose_peers_do_not_answer() {
     let sessions = Sessions::default();
     let mut there = node(2);
-    there.resumable = Some(Arc::new(sessions.clone()));
+    there.resumable = sessions.0.clone();
     let listening = Listening::with(there);
     let mut here = Turned::new(node(1));
     let _first = here.dial(0, &listening.address);

@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use common::{LONG, Listening, dial_node_1, node, wait_readable};
-use ibex_bootstrap::handshake::{DialerEvent, DialerHandshake};
+use ibex_bootstrap::handshake::{Handshake, HandshakeEvent};
 use ibex_bootstrap::{
     Acceptor, DialError, Established, FabricKind, HandshakeError, HostHint, Integrity,
     NodeIdentity, Policy, Problem, UnixClosing, Version, VersionRange, dial,
@@ -54,13 +54,10 @@ fn over_shm_with_a_unix_socket_on_both_ends() {
     assert_eq!(acceptor.session_id, dialer.session_id);
     assert_eq!(acceptor.resume_secret, dialer.resume_secret);
     assert_eq!(acceptor.prologue, dialer.prologue);
-    assert_eq!(dialer.peer.address.to_string(), listening.address);
-    assert_eq!(
-        acceptor.peer.address,
-        dialer.stream.local_addr().unwrap().into()
-    );
+    assert_eq!(dialer.address.to_string(), listening.address);
+    assert_eq!(acceptor.address, dialer.stream.local_addr().unwrap().into());
     for (from, to) in [(&dialer, &acceptor), (&acceptor, &dialer)] {
-        assert_eq!(from.peer.pid, Some(std::process::id()));
+        assert_eq!(from.pid, Some(std::process::id()));
         let (from, to) = (from.unix.as_ref().unwrap(), to.unix.as_ref().unwrap());
         for (from, to, text) in [
             (&from.control, &to.control, b"hello"),
@@ -84,8 +81,8 @@ fn over_tcp_when_shm_is_forbidden() {
     assert_connected(&dialer, &acceptor);
     for end in [&dialer, &acceptor] {
         assert_eq!(end.fabric, FabricKind::Tcp);
-        assert!(end.unix.is_none() && end.peer.pid.is_none());
-        assert_eq!(end.peer.stated_pid, Some(std::process::id()));
+        assert!(end.unix.is_none() && end.pid.is_none());
+        assert_eq!(end.stated_pid, Some(std::process::id()));
         assert!(
             end.reason
                 .starts_with("tcp: not shm: the listening node's policy forbids shm; ")
@@ -104,10 +101,7 @@ fn by_host_name_and_by_ipv6() {
         let port = both.address.rsplit(':').next().unwrap();
         let dialer = dial_node_1(&format!("127.0.0.1:{port}")).unwrap();
         let acceptor = both.established.recv_timeout(LONG).unwrap();
-        assert_eq!(
-            acceptor.peer.address,
-            dialer.stream.local_addr().unwrap().into()
-        );
+        assert_eq!(acceptor.address, dialer.stream.local_addr().unwrap().into());
     }
 }
 
@@ -204,7 +198,7 @@ fn another_protocol_version_fails_at_both_ends_at_once() {
 /// A dialer with the state machine in its hands, to misbehave where `dial`
 /// would not.
 struct HandMade {
-    machine: DialerHandshake,
+    machine: Handshake,
     stream: TcpStream,
 }
 
@@ -214,12 +208,12 @@ impl HandMade {
         let host = HostHint::read(&stream).unwrap();
         stream.set_nonblocking(true).unwrap();
         let now = Instant::now();
-        let machine = DialerHandshake::new(&node(1), host, [0; 16], now, now + LONG);
+        let machine = Handshake::dial(&node(1), host, [0; 16], now, now + LONG);
         HandMade { machine, stream }
     }
 
     /// Runs, with the acceptor, until there is an event to act on.
-    fn next_event(&mut self, acceptor: &mut Acceptor) -> DialerEvent {
+    fn next_event(&mut self, acceptor: &mut Acceptor) -> HandshakeEvent {
         loop {
             if let Some(event) = self.machine.poll_event() {
                 return event;
@@ -242,7 +236,7 @@ impl HandMade {
 fn strangers_at_the_unix_socket_are_kept_out_and_keep_nobody_out() {
     let mut acceptor = Acceptor::bind("127.0.0.1:0".parse().unwrap(), node(2)).unwrap();
     let mut dialer = HandMade::connected_to(&acceptor);
-    let DialerEvent::ConnectUnix { name, token, .. } = dialer.next_event(&mut acceptor) else {
+    let HandshakeEvent::ConnectUnix { name, token, .. } = dialer.next_event(&mut acceptor) else {
         panic!("not sent to the Unix socket");
     };
     let visit = |says: &[u8]| {
@@ -275,7 +269,7 @@ fn strangers_at_the_unix_socket_are_kept_out_and_keep_nobody_out() {
     dialer.machine.handle_unix(Ok(()));
     assert!(matches!(
         dialer.next_event(&mut acceptor),
-        DialerEvent::Agreed(_)
+        HandshakeEvent::Agreed(_)
     ));
     let established = acceptor.poll_established().unwrap();
     assert_eq!(established.fabric, FabricKind::Shm);
@@ -288,7 +282,7 @@ fn strangers_at_the_unix_socket_are_kept_out_and_keep_nobody_out() {
 fn a_turn_takes_few_strangers_at_the_unix_socket() {
     let mut acceptor = Acceptor::bind("127.0.0.1:0".parse().unwrap(), node(2)).unwrap();
     let mut dialer = HandMade::connected_to(&acceptor);
-    let DialerEvent::ConnectUnix { name, .. } = dialer.next_event(&mut acceptor) else {
+    let HandshakeEvent::ConnectUnix { name, .. } = dialer.next_event(&mut acceptor) else {
         panic!("not sent to the Unix socket");
     };
     let strangers = [(); 8].map(|()| {
@@ -324,7 +318,7 @@ fn descriptors_from_strangers_are_closed_off_the_handshake_thread() {
     };
     let mut acceptor = Acceptor::bind("127.0.0.1:0".parse().unwrap(), local).unwrap();
     let mut dialer = HandMade::connected_to(&acceptor);
-    let DialerEvent::ConnectUnix { name, .. } = dialer.next_event(&mut acceptor) else {
+    let HandshakeEvent::ConnectUnix { name, .. } = dialer.next_event(&mut acceptor) else {
         panic!("not sent to the Unix socket");
     };
     let (reader, writer) = std::io::pipe().unwrap();
@@ -358,13 +352,13 @@ fn a_dialer_that_cannot_reach_the_unix_socket_gets_tcp() {
     let mut acceptor = Acceptor::bind("127.0.0.1:0".parse().unwrap(), node(2)).unwrap();
     let mut dialer = HandMade::connected_to(&acceptor);
     let event = dialer.next_event(&mut acceptor);
-    assert!(matches!(event, DialerEvent::ConnectUnix { .. }));
+    assert!(matches!(event, HandshakeEvent::ConnectUnix { .. }));
     dialer
         .machine
         .handle_unix(Err("in another network namespace".to_string()));
     assert!(matches!(
         dialer.next_event(&mut acceptor),
-        DialerEvent::Agreed(_)
+        HandshakeEvent::Agreed(_)
     ));
     let established = acceptor.poll_established().unwrap();
     assert_eq!(established.fabric, FabricKind::Tcp);

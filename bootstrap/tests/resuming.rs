@@ -4,7 +4,6 @@ mod common;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::time::Duration;
 
 use common::sessions::Sessions;
@@ -31,7 +30,7 @@ impl Pair {
         let with = |identity, sessions: &Sessions| {
             let mut local = node(identity);
             local.shm = Policy::Forbid;
-            local.resumable = Some(Arc::new(sessions.clone()));
+            local.resumable = sessions.0.clone();
             local
         };
         let dialer = with(1, &Sessions::default());
@@ -181,7 +180,7 @@ fn a_restarted_other_or_foreign_server_is_told_apart() {
     // The same node has been started again.
     let mut again = node(2);
     again.incarnation = 77;
-    again.resumable = Some(Arc::new(Sessions::default()));
+    again.resumable = Sessions::default().0;
     let restarted = Listening::with(again);
     pair.address = restarted.address.parse().unwrap();
     let error = pair.resume(&ticket).unwrap_err();
@@ -236,10 +235,10 @@ fn a_crowd_that_says_nothing_keeps_no_session_out() {
     let sessions = Sessions::default();
     let mut local = node(2);
     local.max_pending = 4;
-    local.resumable = Some(Arc::new(sessions.clone()));
+    local.resumable = sessions.0.clone();
     let listening = Listening::with(local);
     let mut dialer = node(1);
-    dialer.resumable = Some(Arc::new(Sessions::default()));
+    dialer.resumable = Sessions::default().0;
     let here = dial(&listening.address, &dialer, LONG).unwrap();
     sessions.add(&listening.established.recv_timeout(LONG).unwrap());
     let crowd: Vec<TcpStream> = (0..20)

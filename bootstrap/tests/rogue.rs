@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::node;
-use ibex_bootstrap::handshake::{AcceptorEntropy, AcceptorEvent, AcceptorHandshake};
+use ibex_bootstrap::handshake::{AcceptorEntropy, Handshake, HandshakeEvent};
 use ibex_bootstrap::message::ShmEndpoint;
 use ibex_bootstrap::{FabricKind, HostHint, Secret, dial};
 use ibex_harness::draw::Draw;
@@ -63,7 +63,7 @@ fn a_listener_on_another_host_sends_a_dialer_to_no_socket_and_learns_nothing() {
             resume_secret: Secret::new([5; 32]),
         };
         let now = Instant::now();
-        let mut machine = AcceptorHandshake::new(&node(2), facts, entropy, now, now + LONG);
+        let mut machine = Handshake::accept(&node(2), facts, entropy, now, now + LONG);
         let mut heard = Vec::<u8>::new();
         loop {
             while let Some(bytes) = machine.poll_transmit() {
@@ -71,8 +71,8 @@ fn a_listener_on_another_host_sends_a_dialer_to_no_socket_and_learns_nothing() {
             }
             match machine.poll_event() {
                 // The victim has the name already.
-                Some(AcceptorEvent::ListenUnix { .. }) => machine.handle_listening(Ok(())),
-                Some(AcceptorEvent::Agreed(_)) => break,
+                Some(HandshakeEvent::ListenUnix { .. }) => machine.handle_unix(Ok(())),
+                Some(HandshakeEvent::Agreed(_)) => break,
                 Some(other) => panic!("{other:?}"),
                 None => {}
             }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use common::fake_devices::{FakeDevices, FakePair};
 use common::{LONG, Listening, node, wait_readable};
-use ibex_bootstrap::handshake::{DialerEvent, DialerHandshake, HandshakeStep};
+use ibex_bootstrap::handshake::{Handshake, HandshakeEvent, HandshakeStep};
 use ibex_bootstrap::{
     Acceptor, Established, FabricKind, HostHint, Local, Policy, VerbsDevices, dial,
 };
@@ -97,15 +97,15 @@ fn a_dialer_that_goes_leaves_no_queue_pair_behind() {
         network_namespace: 0,
     };
     let local = with(1, &Arc::new(FakeDevices::default()));
-    let mut machine = DialerHandshake::new(&local, host, [0; 16], now, now + LONG);
+    let mut machine = Handshake::dial(&local, host, [0; 16], now, now + LONG);
     // Runs as far as the acceptor's endpoint, and no further.
     while devices.pairs.load(Ordering::Relaxed) == 0 || machine.step() != HandshakeStep::QueuePair {
         while let Some(event) = machine.poll_event() {
             match event {
-                DialerEvent::FindDevice => {
+                HandshakeEvent::FindDevice => {
                     machine.handle_device(devices.device(IpAddr::from([127, 0, 0, 1])));
                 }
-                DialerEvent::PreparePair => {}
+                HandshakeEvent::PreparePair => {}
                 other => panic!("{other:?}"),
             }
         }

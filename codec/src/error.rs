@@ -28,7 +28,7 @@ pub enum EncodeError {
 /// The reason why bytes from a peer are not a message of the channel's type.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
-pub struct Invalid(Box<dyn Error + Send + Sync>);
+pub struct Invalid(pub(crate) Box<dyn Error + Send + Sync>);
 
 impl Invalid {
     /// Wraps a decoder's error, or a text that names what was expected and what

@@ -83,19 +83,7 @@ where
     }
 
     fn schema() -> SchemaInfo {
-        // The effects of rkyv's format features show in the types that they change.
-        let offsets = format!("{}-bit offsets", 8 * size_of::<ArchivedUsize>());
-        let endianness = if is_little_endian() {
-            "little-endian"
-        } else {
-            "big-endian"
-        };
-        let alignment = if align_of::<ArchivedU64>() > 1 {
-            "aligned"
-        } else {
-            "unaligned"
-        };
-        SchemaInfo::of::<T>("rkyv 0.8", &[endianness, &offsets, alignment])
+        SchemaInfo::of::<T>("rkyv 0.8", &format_features())
     }
 
     #[inline]
@@ -173,7 +161,7 @@ impl Trace for EncodeError {
     fn trace<R: fmt::Debug + fmt::Display + Send + Sync + 'static>(self, trace: R) -> Self {
         match self {
             Self::Overflow(_) => self,
-            Self::Failed(cause) => Self::Failed(format!("{cause} ({trace})").into()),
+            Self::Failed(cause) => Self::Failed(traced(cause, &trace)),
         }
     }
 }
@@ -186,13 +174,33 @@ impl Source for Invalid {
 
 impl Trace for Invalid {
     fn trace<R: fmt::Debug + fmt::Display + Send + Sync + 'static>(self, trace: R) -> Self {
-        let mut text = self.to_string();
-        // Every level of nesting may add a line. The innermost levels say where the error is.
-        if text.len() < MAX_TRACE_BYTES {
-            text = format!("{text} ({trace})");
-        }
-        Self::new(text)
+        Self(traced(self.0, &trace))
     }
+}
+
+/// Adds where an error was met to its text. Every level of nesting may add that. The innermost levels
+/// say where the error is.
+#[cold]
+fn traced(
+    cause: Box<dyn Error + Send + Sync>,
+    trace: &dyn fmt::Display,
+) -> Box<dyn Error + Send + Sync> {
+    let text = cause.to_string();
+    match text.len() < MAX_TRACE_BYTES {
+        true => format!("{text} ({trace})").into(),
+        false => cause,
+    }
+}
+
+/// Names rkyv's format features, by their effects in the types that they change.
+fn format_features() -> [&'static str; 3] {
+    let offsets = ["16-bit offsets", "32-bit offsets", "64-bit offsets"];
+    let choose = |is_first, first, second| if is_first { first } else { second };
+    [
+        choose(is_little_endian(), "little-endian", "big-endian"),
+        offsets[size_of::<ArchivedUsize>() / 4],
+        choose(align_of::<ArchivedU64>() > 1, "aligned", "unaligned"),
+    ]
 }
 
 /// Returns whether rkyv was built to archive numbers in little-endian order. The codec itself is

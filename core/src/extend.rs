@@ -10,31 +10,39 @@
 //! | channels with several peers from one set of settings | [`ChannelTemplate`], [`Gathered`] |
 //! | a wait of a thread, and a future's poll | [`parking`], [`Runtime`], [`WakeUps`] |
 //! | a timer, the end of a session, a peer that drains | [`ExtendPeer`] |
-//! | a part that lives as long as its node | [`ExtendNode`] |
-//! | the terms of an end's errors | [`Interface`] |
+//! | a value that lives as long as its node | [`ExtendNode`] |
+//! | a part that starts with its node, and sees what the node counts | [`NodePart`], [`NodeView`] |
+//! | what an end is in errors | [`EndLabel`] |
 
 pub use ibex_base::{
-    Address, BackOff, Escaped, debug_as_display, fork, sync::lock, threads, warn_limited,
+    Address, BackOff, Escaped, debug_as_display, fork, random, sync::lock, threads, warn_limited,
 };
+pub use ibex_bootstrap::user_of_peer;
 pub use ibex_protocol::format::message_version::MessageVersion;
 pub use ibex_ring::parking;
 pub use ibex_transport::{
     channel::{
-        Abort, Awaited, AwaitedEnd, ChannelError, RawMessage, ReceiveHandle, SendHandle,
+        Abort, Awaited, AwaitedEnd, ChannelError, EndLabel, RawMessage, ReceiveHandle, SendHandle,
         SliceMessage,
     },
     engine::Admission,
     histogram::Recorder,
-    node::{CallTime, CallTimes, NodeState, Serves, SessionShared, TakenName},
+    node::{
+        CallTime, CallTimes, DrainParticipant, NodeState, SessionShared, TakenName,
+        has_more_rights_than_its_user,
+    },
     runtime::{EventLoop, Looks, Runtime},
 };
+#[cfg(feature = "verbs")]
+pub use ibex_verbs::LockedMemory;
 
 pub use crate::{
     address::text_of,
-    error::{Interface, OpenFailure},
+    error::OpenFailure,
     handles::{message::DefaultCodec, selectable::AwaitedSource},
     many::fan_in::{Gathered, Opener},
     meeting::{connector::Connector, dialing::Connecting},
+    node::part::{NodePart, NodeView},
     peer::{
         channel_builder::{MessageVersions, message_version},
         template::ChannelTemplate,
@@ -66,6 +74,9 @@ pub trait ExtendNode {
     /// Returns the value of this type that lives as long as the node. The first call makes it.
     fn slot<T: Any + Default + Send + Sync>(&self) -> Arc<T>;
 
+    /// Returns the node's part of this type, if it has one: see [`NodePart`].
+    fn part<T: Any>(&self) -> Option<&T>;
+
     /// Returns the means to make single attempts to connect.
     fn connector(&self) -> Connector;
 }
@@ -81,6 +92,11 @@ impl ExtendNode for Node {
 
     fn slot<T: Any + Default + Send + Sync>(&self) -> Arc<T> {
         self.parts.slots.get()
+    }
+
+    fn part<T: Any>(&self) -> Option<&T> {
+        let mut added = self.parts.added.iter();
+        added.find_map(|part| part.downcast_ref())
     }
 
     fn connector(&self) -> Connector {
@@ -169,8 +185,8 @@ pub trait ExtendChannel: Sized {
     /// Returns the name and the settings.
     fn template(&self) -> &ChannelTemplate;
 
-    /// Makes the errors of the end speak in the terms of this interface.
-    fn with_interface(self, interface: Interface) -> Self;
+    /// Says what the end is in errors.
+    fn with_label(self, label: &'static EndLabel) -> Self;
 }
 
 impl<C, At> ExtendChannel for ChannelBuilder<C, At> {
@@ -188,8 +204,8 @@ impl<C, At> ExtendChannel for ChannelBuilder<C, At> {
         &self.template
     }
 
-    fn with_interface(self, interface: Interface) -> Self {
-        self.told_as(interface)
+    fn with_label(self, label: &'static EndLabel) -> Self {
+        self.labeled(label)
     }
 }
 
@@ -270,18 +286,18 @@ pub fn member_id(number: u64) -> MemberId {
 
 /// Errors of the core that crates above it return.
 pub mod errors {
-    use std::io;
+    use std::{fmt::Display, io};
 
     use crate::{
-        ConnectError, OpenError, SendError,
-        error::{self, NotAccepted},
+        ConnectError, ListenError, OpenError, OpenErrorKind, SendError, SendErrorKind,
+        error::ListenFailure,
     };
     use ibex_transport::channel::{ChannelError, SendHandle};
 
     /// Returns the kind that a socket's error would have.
     #[must_use]
     pub fn io_kind(error: &SendError) -> io::ErrorKind {
-        error::io::of_send(error)
+        error.io_kind()
     }
 
     /// Returns whether an end refused a message since its peer takes shorter ones only.
@@ -292,39 +308,40 @@ pub mod errors {
             .is_some_and(|reason| end.is_narrow_for(reason))
     }
 
+    /// Makes the error of a node whose part cannot start, with this text and kind.
+    #[must_use]
+    pub fn no_part(why: io::Error) -> ListenError {
+        ListenFailure::Part(why).into()
+    }
+
     /// Makes the error of a call that waits for a peer when the node is closed.
     #[must_use]
     pub fn not_accepted() -> ConnectError {
-        NotAccepted::Closed.into()
+        ConnectError::accepts_no_more(true)
     }
 
     /// Makes the error of a call that needs a thread that the process cannot have.
     #[must_use]
     pub fn no_thread(error: io::Error) -> ConnectError {
-        ConnectError::no_thread(error)
+        ConnectError::no_thread(&error)
     }
 
-    /// Makes the error of a service for all peers whose name another service has.
+    /// Makes the error of an end with all peers that cannot have its name.
     #[must_use]
-    pub fn name_taken(name: &str) -> OpenError {
-        OpenError::name_taken(name)
+    pub fn unopened(name: &str, kind: OpenErrorKind, text: impl Display) -> OpenError {
+        OpenError::of_name(name, kind, text)
     }
 
-    /// Makes the error of an answer whose caller does not wait for it any more.
+    /// Makes the error of a message that was not sent, for a reason that is not its channel's.
     #[must_use]
-    pub fn cancelled() -> SendError {
-        SendError::cancelled()
+    pub fn unsent(kind: SendErrorKind, text: impl Display) -> SendError {
+        SendError::of(kind, text)
     }
 
-    /// Makes the error of an answer to a call that asked for a stream, or for none.
+    /// Makes the error of a message that a channel did not take. `what` comes before the channel's
+    /// failure.
     #[must_use]
-    pub fn not_a_stream() -> SendError {
-        SendError::not_a_stream()
-    }
-
-    /// Makes the error of an answer that was not sent, since its channel failed.
-    #[must_use]
-    pub fn of_answer(error: ChannelError) -> SendError {
-        SendError::of_answer(error)
+    pub fn unsent_by_channel(what: &str, error: ChannelError) -> SendError {
+        SendError::of_channel(what, error, None)
     }
 }

@@ -22,7 +22,6 @@ mod event;
 mod events;
 pub mod extend;
 mod handles;
-pub mod inspect;
 mod many;
 mod meeting;
 mod node;
@@ -61,14 +60,15 @@ pub use ibex_codec::{Rkyv, message, rkyv};
 #[cfg(feature = "serde")]
 pub use ibex_codec::{Serde, SerdeBorrowed, serde, serde_bytes};
 
-pub use ibex_base::Address;
+#[cfg(feature = "tls")]
+pub use ibex_base::tls::Encryption;
+pub use ibex_base::{Address, tls::AuthenticatedAs};
 pub use ibex_bootstrap::{FabricKind as Fabric, Integrity, Policy};
 pub use ibex_protocol::format::control::{CloseReason, Role};
 pub use ibex_protocol::format::trace_context::{InvalidTraceContext, TraceContext};
 pub use ibex_ring::memory::{Region, RegionSlice};
-pub use ibex_tls::AuthenticatedAs;
 #[cfg(feature = "tls")]
-pub use ibex_tls::{Encryption, Security, SecurityError, SharedSecret, rustls};
+pub use ibex_tls::{Security, SecurityError, SharedSecret, rustls};
 pub use ibex_transport::{
     node::{CloseReport, Undelivered, Wait},
     runtime::Driver,

@@ -1,7 +1,7 @@
 //! A primary replicates entries to a replica in another process.
 //!
-//! Run it: `cargo run --release -p quickstart`. It starts the replica itself; with `--kill` it
-//! also kills the replica in the middle, restarts it and goes on. To see both ends, run
+//! Run it: `cargo run -p quickstart`. It starts the replica itself; with `--kill` it also kills the
+//! replica in the middle, restarts it and goes on. To see both ends, run
 //! `quickstart replica 127.0.0.1:7070` in one terminal and `quickstart primary 127.0.0.1:7070` in
 //! another, in any order.
 
@@ -105,7 +105,7 @@ fn both(path: PathBuf, kills: bool) -> Result<()> {
     println!(
         "next: {}",
         match kills {
-            false => "cargo run --release -p quickstart -- --kill",
+            false => "cargo run -p quickstart -- --kill",
             true => "cargo run --release -p ibex-cli -- perf",
         }
     );

@@ -21,10 +21,7 @@ use ibex::{ConnectError, ConnectErrorKind, Node, NodeBuilder, Peer};
 use ibex_bootstrap::{
     Acceptor, DialError, HandshakeError, HostHint, Local, NodeIdentity, PairRequest, Problem,
     Secret, VerbsDevice, VerbsDevices, VerbsPair, Version, VersionRange, dial,
-    handshake::{
-        AcceptorEntropy, AcceptorEvent, AcceptorHandshake, DialerEvent, DialerHandshake,
-        HandshakeStep,
-    },
+    handshake::{AcceptorEntropy, Handshake, HandshakeEvent, HandshakeStep},
     message::{GidKind, MAGIC, QueuePairAddress, VerbsEndpoint},
 };
 use rustix::{
@@ -542,7 +539,7 @@ fn play(mut half: impl Half, mut stream: TcpStream, silence: &Silence) {
 }
 
 struct HandMadeAcceptor {
-    machine: AcceptorHandshake,
+    machine: Handshake,
     joins: bool,
     listener: Option<OwnedFd>,
     /// Kept open, since closing them would be noticed.
@@ -562,7 +559,7 @@ impl HandMadeAcceptor {
         let local = hand_made_node();
         let host = HostHint::read(stream).expect("this host");
         Self {
-            machine: AcceptorHandshake::new(&local, host, entropy, now, now + LONG),
+            machine: Handshake::accept(&local, host, entropy, now, now + LONG),
             joins: silence.joins,
             listener: None,
             joined: Vec::new(),
@@ -595,16 +592,16 @@ impl Half for HandMadeAcceptor {
         }
         while let Some(event) = self.machine.poll_event() {
             match event {
-                AcceptorEvent::ListenUnix { name, .. } => {
+                HandshakeEvent::ListenUnix { name, .. } => {
                     let socket = unix_socket();
                     let address = SocketAddrUnix::new_abstract_name(&name).expect("a name");
                     bind(&socket, &address).expect("nobody has the name");
                     listen(&socket, 2).expect("it listens");
                     self.listener = Some(socket);
-                    self.machine.handle_listening(Ok(()));
+                    self.machine.handle_unix(Ok(()));
                 }
-                AcceptorEvent::FindDevice => self.machine.handle_device(Ok(hand_made_device())),
-                AcceptorEvent::PreparePair => self.machine.handle_prepared(Ok(hand_made_pair())),
+                HandshakeEvent::FindDevice => self.machine.handle_device(Ok(hand_made_device())),
+                HandshakeEvent::PreparePair => self.machine.handle_prepared(Ok(hand_made_pair())),
                 _ => {}
             }
         }
@@ -613,7 +610,7 @@ impl Half for HandMadeAcceptor {
 }
 
 struct HandMadeDialer {
-    machine: DialerHandshake,
+    machine: Handshake,
     joins: bool,
     joined: Vec<OwnedFd>,
 }
@@ -624,7 +621,7 @@ impl HandMadeDialer {
         let local = hand_made_node();
         let host = HostHint::read(stream).expect("this host");
         Self {
-            machine: DialerHandshake::new(&local, host, [6; 16], now, now + LONG),
+            machine: Handshake::dial(&local, host, [6; 16], now, now + LONG),
             joins: silence.joins,
             joined: Vec::new(),
         }
@@ -643,7 +640,7 @@ impl Half for HandMadeDialer {
     fn act(&mut self, _: &TcpStream) -> Option<()> {
         while let Some(event) = self.machine.poll_event() {
             match event {
-                DialerEvent::ConnectUnix { name, token, .. } => {
+                HandshakeEvent::ConnectUnix { name, token, .. } => {
                     let address = SocketAddrUnix::new_abstract_name(&name).expect("a name");
                     let show = |part: u8| {
                         let socket = unix_socket();
@@ -666,10 +663,10 @@ impl Half for HandMadeDialer {
                     }
                     self.joined = vec![bells, socket];
                 }
-                DialerEvent::FindDevice => self.machine.handle_device(Ok(hand_made_device())),
-                DialerEvent::PreparePair => self.machine.handle_prepared(Ok(hand_made_pair())),
+                HandshakeEvent::FindDevice => self.machine.handle_device(Ok(hand_made_device())),
+                HandshakeEvent::PreparePair => self.machine.handle_prepared(Ok(hand_made_pair())),
                 // No queue pair exists that could be connected, and the other end does not notice.
-                DialerEvent::ConnectPair(_) => self.machine.handle_connected(Ok(())),
+                HandshakeEvent::ConnectPair(_) => self.machine.handle_connected(Ok(())),
                 _ => {}
             }
         }

@@ -68,7 +68,7 @@ fn local(identity: NodeIdentity, security: Option<Security>) -> Local {
     let mut local = Local::new(identity, 1);
     local.shm = Policy::Forbid;
     local.handshake_timeout = WATCHDOG;
-    local.credentials = security.map(|security| Arc::new(security.open().unwrap()));
+    local.credentials = security.map(|security| Arc::new(security.open().unwrap()) as _);
     local
 }
 

@@ -129,6 +129,7 @@ mod tests {
         "ibex",
         "ibex-calls",
         "ibex-core",
+        "ibex-inspect",
         "ibex-io",
         "ibex-log",
         "ibex-peers",

@@ -76,7 +76,7 @@ pub(crate) const STAGES: &[&[Stage]] = &[&[
 ]];
 
 /// The published crates.
-const CRATES: [&str; 15] = [
+const CRATES: [&str; 16] = [
     "ibex",
     "ibex-base",
     "ibex-bootstrap",
@@ -84,6 +84,7 @@ const CRATES: [&str; 15] = [
     "ibex-codec",
     "ibex-core",
     "ibex-derive",
+    "ibex-inspect",
     "ibex-io",
     "ibex-log",
     "ibex-peers",

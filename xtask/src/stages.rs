@@ -386,14 +386,12 @@ const PROGRAMS: &[(&str, &str)] = &[
 /// The facade's feature sets, as they stand behind `--no-default-features`.
 const FEATURES: &[&str] = &[
     "",
-    " --features shm",
-    " --features tcp",
     " --features rkyv",
     " --features serde",
     " --features bytes",
     " --features tokio",
     " --features tower",
-    " --features calls,peers,log,io",
+    " --features calls,peers,log,io,inspect",
     " --features calls,tower,rkyv",
     " --features io,tokio",
     " --features tls",

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use ibex_base::Rounded;
-use ibex_tls::{AuthenticationError, TlsError};
+use ibex_base::tls::{AuthenticationError, TlsError};
 
 use crate::handshake_step::HandshakeStep;
 use crate::identity::{Incarnation, NodeIdentity};
@@ -44,7 +44,7 @@ pub enum HandshakeError {
     /// The ends disagree about how the connection is protected.
     #[error(
         "the peer's security mode is {theirs}, this node's is {ours}; \
-         configure the same on both"
+         configure the same on both{MISSING_TLS}"
     )]
     Security {
         /// The security mode of this end.
@@ -317,3 +317,9 @@ fn guess(seen: &str) -> &'static str {
         ""
     }
 }
+
+/// What to do in a build that cannot authenticate anybody.
+const MISSING_TLS: &str = match cfg!(feature = "tls") {
+    true => "",
+    false => "; TLS is not compiled into this node: enable the feature `tls` of ibex",
+};

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use hmac_sha256::Hash;
-use ibex_tls::{AuthenticatedAs, Credentials, Tls, TlsError};
+use ibex_base::tls::{AuthenticatedAs, TlsConnection, TlsCredentials, TlsError};
 
 use super::inbox::{MessageReader, ReceivedMessage, Unreadable};
-use super::{HandshakeStep, Prologue};
+use super::{HandshakeEvent, HandshakeStep, Prologue};
 use crate::error::{Garbling, HandshakeError};
 use crate::local::Local;
 use crate::message::{
@@ -18,19 +18,18 @@ use crate::message::{
 use crate::negotiate;
 use crate::party::Party;
 
-/// An exchange as either end sees it, generic over the event that reports its success. Its module
-/// is private; `pub` lets [`Part`](super::machine::Part) mention it.
-pub struct Conversation<E> {
+/// An exchange as either end sees it.
+pub(super) struct Conversation {
     // The wire.
     inbox: MessageReader,
     /// Bytes to be sent as they are.
     outbox: Vec<u8>,
 
     // TLS, behind the Hellos.
-    credentials: Option<Arc<Credentials>>,
+    credentials: Option<Arc<dyn TlsCredentials>>,
     /// The address of a dial, where the program may expect a certain peer.
     dialed: Option<Arc<str>>,
-    tls: Option<Box<Tls>>,
+    tls: Option<Box<dyn TlsConnection>>,
     /// Messages to be sealed as soon as the peer is authenticated.
     unsealed: Vec<u8>,
     /// The error that ended TLS, until the messages before it are read.
@@ -57,26 +56,26 @@ pub struct Conversation<E> {
     conflict: Option<HandshakeError>,
 
     // The end.
-    end: Conclusion<E>,
+    end: Conclusion,
     /// Set once the peer may use the connection for a session: no Refusal is sent any more.
     is_quiet: bool,
 }
 
 /// The end of a conversation, and whether it was reported.
-enum Conclusion<E> {
+enum Conclusion {
     Open,
-    Well(Option<E>),
+    Well(Option<HandshakeEvent>),
     Failed(Option<HandshakeError>),
 }
 
-impl<E> Conversation<E> {
+impl Conversation {
     pub(super) fn new(
         side: Party,
         hello: Hello,
         local: &Local,
         now: Instant,
         deadline: Instant,
-    ) -> Conversation<E> {
+    ) -> Conversation {
         let mut hello_sent = MAGIC.to_vec();
         HandshakeMessage::Hello(hello.clone()).write(&mut hello_sent);
         Conversation {
@@ -237,7 +236,7 @@ impl<E> Conversation<E> {
     /// Tells whether anything has come that is not taken, be it a part of a TLS record.
     pub(super) fn has_more(&self) -> bool {
         let tls = self.tls.as_ref();
-        self.inbox.has_more() || tls.is_some_and(|tls| tls.has_unread())
+        self.inbox.has_more() || tls.is_some_and(|tls| tls.part_bytes() > 0)
     }
 
     pub(super) fn into_leftover(self) -> Vec<u8> {
@@ -257,7 +256,7 @@ impl<E> Conversation<E> {
             Party::Acceptor => credentials.acceptor(),
         };
         match tls {
-            Ok(tls) => self.tls = Some(Box::new(tls)),
+            Ok(tls) => self.tls = Some(tls),
             Err(error) => {
                 self.broken_tls = Some(error);
                 return true;
@@ -317,6 +316,10 @@ impl<E> Conversation<E> {
         hash.finalize()
     }
 
+    pub(super) fn side(&self) -> Party {
+        self.side
+    }
+
     pub(super) fn is_sealed(&self) -> bool {
         self.tls.is_some()
     }
@@ -325,7 +328,7 @@ impl<E> Conversation<E> {
         self.tls.as_ref()?.authenticated_as()
     }
 
-    pub(super) fn take_tls(&mut self) -> Option<Box<Tls>> {
+    pub(super) fn take_tls(&mut self) -> Option<Box<dyn TlsConnection>> {
         debug_assert!(self.unsealed.is_empty(), "everything is transmitted");
         self.tls.take()
     }
@@ -412,7 +415,7 @@ impl<E> Conversation<E> {
         matches!(self.end, Conclusion::Open)
     }
 
-    pub(super) fn succeed(&mut self, event: E) {
+    pub(super) fn succeed(&mut self, event: HandshakeEvent) {
         if self.is_open() {
             self.end = Conclusion::Well(Some(event));
         }
@@ -463,17 +466,12 @@ impl<E> Conversation<E> {
         }
     }
 
-    pub(super) fn poll_succeeded(&mut self) -> Option<E> {
+    /// Returns how the conversation has ended, once.
+    pub(super) fn poll_end(&mut self) -> Option<HandshakeEvent> {
         match &mut self.end {
+            Conclusion::Open => None,
             Conclusion::Well(event) => event.take(),
-            _ => None,
-        }
-    }
-
-    pub(super) fn poll_failed(&mut self) -> Option<HandshakeError> {
-        match &mut self.end {
-            Conclusion::Failed(error) => error.take(),
-            _ => None,
+            Conclusion::Failed(error) => error.take().map(HandshakeEvent::Failed),
         }
     }
 }

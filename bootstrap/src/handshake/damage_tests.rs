@@ -22,9 +22,9 @@ fn another_protocol_is_known_by_its_first_bytes() {
         (b"\x89ibeX", "\\x89ibeX"),
         (b"\0", "\\x00"),
     ] {
-        let mut dialer = DialerHandshake::new(&local(1), host(1), [0; 16], now, now + TIMEOUT);
+        let mut dialer = Handshake::dial(&local(1), host(1), [0; 16], now, now + TIMEOUT);
         dialer.handle_bytes(answer);
-        let Some(DialerEvent::Failed(error)) = dialer.poll_event() else {
+        let Some(HandshakeEvent::Failed(error)) = dialer.poll_event() else {
             panic!("no failure");
         };
         assert_eq!(
@@ -59,10 +59,10 @@ fn a_length_out_of_bounds_is_refused_before_its_bytes_come() {
         ([0, 0], MessageError::Empty),
         ([0x01, 0x10], MessageError::Oversize { length: 4097 }),
     ] {
-        let mut dialer = DialerHandshake::new(&local(1), host(1), [0; 16], now, now + TIMEOUT);
+        let mut dialer = Handshake::dial(&local(1), host(1), [0; 16], now, now + TIMEOUT);
         dialer.handle_bytes(&MAGIC);
         dialer.handle_bytes(&prefix);
-        let Some(DialerEvent::Failed(error)) = dialer.poll_event() else {
+        let Some(HandshakeEvent::Failed(error)) = dialer.poll_event() else {
             panic!("no failure");
         };
         assert_eq!(

@@ -55,8 +55,8 @@ fn no_fact_of_a_host_is_sent_as_it_is() {
 fn tags_differ_from_one_connection_to_the_next() {
     let tags = |nonce| {
         let now = std::time::Instant::now();
-        let mut dialer = DialerHandshake::new(&local(1), host(1), nonce, now, now + TIMEOUT);
-        let mut acceptor = AcceptorHandshake::new(&local(2), host(2), ENTROPY, now, now + TIMEOUT);
+        let mut dialer = Handshake::dial(&local(1), host(1), nonce, now, now + TIMEOUT);
+        let mut acceptor = Handshake::accept(&local(2), host(2), ENTROPY, now, now + TIMEOUT);
         acceptor.handle_bytes(&dialer.poll_transmit().expect("a Hello"));
         dialer.handle_bytes(&acceptor.poll_transmit().expect("a Hello and an Offer"));
         let said = dialer.poll_transmit().expect("an Offer");
@@ -103,8 +103,8 @@ fn a_dialer_is_not_sent_to_a_socket_that_it_did_not_choose() {
     };
     let now = std::time::Instant::now();
     let node: &Local = &local(1);
-    let mut dialer = DialerHandshake::new(node, away, [0xd0; 16], now, now + TIMEOUT);
-    let mut acceptor = AcceptorHandshake::new(&local(2), host(1), ENTROPY, now, now + TIMEOUT);
+    let mut dialer = Handshake::dial(node, away, [0xd0; 16], now, now + TIMEOUT);
+    let mut acceptor = Handshake::accept(&local(2), host(1), ENTROPY, now, now + TIMEOUT);
     acceptor.handle_bytes(&dialer.poll_transmit().expect("a Hello"));
     dialer.handle_bytes(&acceptor.poll_transmit().expect("a Hello and an Offer"));
     let token = ENTROPY.token;
@@ -113,7 +113,7 @@ fn a_dialer_is_not_sent_to_a_socket_that_it_did_not_choose() {
         .write_checked(ALONE, &mut endpoint);
     dialer.handle_bytes(&endpoint);
     match dialer.poll_event() {
-        Some(DialerEvent::Failed(HandshakeError::OutOfTurn { step, kind })) => {
+        Some(HandshakeEvent::Failed(HandshakeError::OutOfTurn { step, kind })) => {
             assert_eq!(
                 (step, kind),
                 (HandshakeStep::Endpoint, MessageKind::Endpoint)

@@ -6,9 +6,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
+use ibex_base::tls::AuthenticatedAs;
 use ibex_harness::authority::{Authority, Request};
 use ibex_harness::fixed_random;
-use ibex_tls::{AuthenticatedAs, Credentials, Security, SharedSecret};
+use ibex_tls::{Credentials, Security, SharedSecret};
 
 use super::meeting::{ENTROPY, Meeting, TIMEOUT, host, local};
 use super::reunion::{EPOCH, Reunion, node, ticket};
@@ -17,7 +18,6 @@ use super::*;
 use crate::error::HandshakeError;
 use crate::local::Local;
 use crate::message::{MAGIC, MessageError, ResumeRefusal, SecurityMode};
-use crate::resumption::{Resumable, ResumableSessions};
 
 /// The keys of a cluster, with which handshakes can be replayed.
 fn keys(cluster: u8) -> Arc<Credentials> {
@@ -211,22 +211,6 @@ fn another_cluster_is_told_before_anything_is_prepared() {
     assert!(meeting.pairs.iter().all(Option::is_none));
 }
 
-/// A session of the peer with this name.
-#[derive(Debug)]
-struct SessionOf(AuthenticatedAs);
-
-impl ResumableSessions for SessionOf {
-    fn find(&self, _: &[u8; 16]) -> Option<Resumable> {
-        Some(Resumable {
-            authenticated_as: Some(self.0.clone()),
-            secret: ENTROPY.resume_secret,
-            epoch: EPOCH - 1,
-            fabrics: FabricKind::FASTEST_FIRST.to_vec(),
-            reason: String::new(),
-        })
-    }
-}
-
 #[test]
 fn a_session_goes_on_for_the_identity_alone_that_began_it() {
     let somebody = AuthenticatedAs::Certificate {
@@ -235,8 +219,10 @@ fn a_session_goes_on_for_the_identity_alone_that_began_it() {
     };
     let reunion = |known: &AuthenticatedAs, told: &AuthenticatedAs| {
         let dialer = secured(node(0x11));
-        let mut acceptor = secured(node(0x22));
-        acceptor.resumable = Some(Arc::new(SessionOf(known.clone())));
+        let acceptor = secured(node(0x22));
+        for session in acceptor.resumable.lock().values_mut() {
+            session.authenticated_as = Some(known.clone());
+        }
         let mut ticket = ticket(EPOCH);
         ticket.authenticated_as = Some(told.clone());
         Reunion::between(&dialer, ticket, &acceptor)
@@ -336,18 +322,17 @@ fn a_thousand_captured_bootstraps_tell_nothing() {
 fn a_peer_that_sends_on_while_a_device_is_found_is_given_up() {
     let (now, deadline) = (Instant::now(), TIMEOUT);
     let mut dialer = hardware();
-    let mut acceptor =
-        AcceptorHandshake::new(&with_hardware(2), host(2), ENTROPY, now, now + deadline);
+    let mut acceptor = Handshake::accept(&with_hardware(2), host(2), ENTROPY, now, now + deadline);
     acceptor.handle_bytes(&dialer.dialer.poll_transmit().unwrap());
     assert!(matches!(
         acceptor.poll_event(),
-        Some(AcceptorEvent::FindDevice)
+        Some(HandshakeEvent::FindDevice)
     ));
     // No deferred work is done, and the peer sends more than any handshake holds.
     let mut rounds = 0;
     loop {
         acceptor.handle_bytes(&[1; 4096]);
-        if let Some(AcceptorEvent::Failed(error)) = acceptor.poll_event() {
+        if let Some(HandshakeEvent::Failed(error)) = acceptor.poll_event() {
             let HandshakeError::Malformed { problem, .. } = error else {
                 panic!("{error}");
             };

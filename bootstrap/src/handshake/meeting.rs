@@ -16,8 +16,8 @@ use crate::verbs::{PairRequest, VerbsDevices, VerbsPair};
 
 /// Two nodes on one host, and what happens to what they send.
 pub(super) struct Meeting {
-    pub(super) dialer: DialerHandshake,
-    pub(super) acceptor: AcceptorHandshake,
+    pub(super) dialer: Handshake,
+    pub(super) acceptor: Handshake,
     pub(super) now: Instant,
     // The world.
     /// Bytes per delivery.
@@ -105,8 +105,8 @@ impl Meeting {
         let now = Instant::now();
         let deadline = now + TIMEOUT;
         Meeting {
-            dialer: DialerHandshake::new(dialer, dialer_host, [0xd0; 16], now, deadline),
-            acceptor: AcceptorHandshake::new(acceptor, acceptor_host, ENTROPY, now, deadline),
+            dialer: Handshake::dial(dialer, dialer_host, [0xd0; 16], now, deadline),
+            acceptor: Handshake::accept(acceptor, acceptor_host, ENTROPY, now, deadline),
             now,
             chunk: usize::MAX,
             unix: Unix::Joins,
@@ -286,7 +286,7 @@ impl Meeting {
     pub(super) fn attend_dialer(&mut self) {
         while let Some(event) = self.dialer.poll_event() {
             match event {
-                DialerEvent::ConnectUnix { name, token, .. } => {
+                HandshakeEvent::ConnectUnix { name, token, .. } => {
                     assert!(name.starts_with(b"ibex-"));
                     let outcome = match self.unix {
                         Unix::Joins => {
@@ -305,21 +305,22 @@ impl Meeting {
                     };
                     self.dialer.handle_unix(outcome);
                 }
-                DialerEvent::FindDevice => {
+                HandshakeEvent::FindDevice => {
                     let found = self.devices(DIALER).device(ADDRESS);
                     self.dialer.handle_device(found);
                 }
-                DialerEvent::PreparePair => {
+                HandshakeEvent::PreparePair => {
                     let prepared = self.prepare(DIALER);
                     self.dialer.handle_prepared(prepared);
                 }
-                DialerEvent::ConnectPair(theirs) => {
+                HandshakeEvent::ConnectPair(theirs) => {
                     let connected = self.connect(DIALER, &theirs);
                     self.dialer.handle_connected(connected);
                 }
-                DialerEvent::ClosePair => self.pairs[DIALER] = None,
-                DialerEvent::Agreed(agreement) => self.dialer_end = Some(Ok(*agreement)),
-                DialerEvent::Failed(error) => self.dialer_end = Some(Err(error)),
+                HandshakeEvent::ClosePair => self.pairs[DIALER] = None,
+                HandshakeEvent::Agreed(agreement) => self.dialer_end = Some(Ok(*agreement)),
+                HandshakeEvent::Failed(error) => self.dialer_end = Some(Err(error)),
+                other => panic!("no event of a dialer: {other:?}"),
             }
         }
     }
@@ -327,28 +328,28 @@ impl Meeting {
     pub(super) fn attend_acceptor(&mut self) {
         while let Some(event) = self.acceptor.poll_event() {
             match event {
-                AcceptorEvent::ListenUnix { .. } => {
+                HandshakeEvent::ListenUnix { .. } => {
                     let shortage = || "no descriptors".to_string();
                     let outcome = self.can_listen.then_some(()).ok_or_else(shortage);
-                    self.acceptor.handle_listening(outcome);
+                    self.acceptor.handle_unix(outcome);
                 }
-                AcceptorEvent::CloseUnix => self.unix_closed = true,
-                AcceptorEvent::FindDevice => {
+                HandshakeEvent::CloseUnix => self.unix_closed = true,
+                HandshakeEvent::FindDevice => {
                     let found = self.devices(ACCEPTOR).device(ADDRESS);
                     self.acceptor.handle_device(found);
                 }
-                AcceptorEvent::PreparePair => {
+                HandshakeEvent::PreparePair => {
                     let prepared = self.prepare(ACCEPTOR);
                     self.acceptor.handle_prepared(prepared);
                 }
-                AcceptorEvent::ConnectPair(theirs) => {
+                HandshakeEvent::ConnectPair(theirs) => {
                     let connected = self.connect(ACCEPTOR, &theirs);
                     self.acceptor.handle_connected(connected);
                 }
-                AcceptorEvent::ClosePair => self.pairs[ACCEPTOR] = None,
-                AcceptorEvent::Agreed(agreement) => self.acceptor_end = Some(Ok(*agreement)),
-                AcceptorEvent::Resumed(_) => panic!("nobody resumes here"),
-                AcceptorEvent::Failed(error) => self.acceptor_end = Some(Err(error)),
+                HandshakeEvent::ClosePair => self.pairs[ACCEPTOR] = None,
+                HandshakeEvent::Agreed(agreement) => self.acceptor_end = Some(Ok(*agreement)),
+                HandshakeEvent::Failed(error) => self.acceptor_end = Some(Err(error)),
+                other => panic!("no event of an acceptor that begins: {other:?}"),
             }
         }
     }

@@ -66,26 +66,66 @@
 
 mod acceptor;
 mod acceptor_entropy;
+mod answers;
 mod conversation;
 mod dialer;
 mod inbox;
 mod machine;
 mod proof;
-mod resumer;
+mod resumption;
 
-use ibex_tls::AuthenticatedAs;
+use ibex_base::tls::AuthenticatedAs;
 
-pub use acceptor::{AcceptorEvent, AcceptorHandshake, AcceptorPart};
 pub use acceptor_entropy::AcceptorEntropy;
-pub use dialer::{DialerEvent, DialerHandshake, DialerPart};
-pub use machine::{Handshake, Part};
-pub use resumer::{ResumerEvent, ResumerHandshake, ResumerPart};
+pub use machine::Handshake;
 
+use crate::error::HandshakeError;
 use crate::fabric::FabricKind;
 pub use crate::handshake_step::HandshakeStep;
 use crate::identity::Secret;
-use crate::message::{Offer, Version};
+use crate::message::{Offer, VerbsEndpoint, Version};
 use crate::places::Place;
+
+/// An event that the driver of a handshake has to act on.
+#[derive(Debug)]
+pub enum HandshakeEvent {
+    /// At the dialer: connect a `SOCK_SEQPACKET` socket to this name, present the token, wait for
+    /// the answer, and report to [`handle_unix`](Handshake::handle_unix).
+    ConnectUnix {
+        /// The name.
+        name: Vec<u8>,
+        /// True if it is in the node's directory, false if it is abstract.
+        in_directory: bool,
+        /// The token to present there.
+        token: Secret,
+    },
+    /// At the acceptor: listen on a `SOCK_SEQPACKET` socket of this name and report to
+    /// [`handle_unix`](Handshake::handle_unix); then show to
+    /// [`handle_token`](Handshake::handle_token) what connections of allowed users present.
+    ListenUnix {
+        /// The name.
+        name: Vec<u8>,
+        /// True if it is in the node's directory, false if it is abstract.
+        in_directory: bool,
+    },
+    /// The dialer chose another fabric: close whatever `ListenUnix` opened.
+    CloseUnix,
+    /// Ask for the RDMA device for this connection and report to
+    /// [`handle_device`](Handshake::handle_device).
+    FindDevice,
+    /// Make a queue pair and report to [`handle_prepared`](Handshake::handle_prepared).
+    PreparePair,
+    /// Connect that queue pair and report to [`handle_connected`](Handshake::handle_connected).
+    ConnectPair(Box<VerbsEndpoint>),
+    /// Another fabric is chosen: drop the queue pair.
+    ClosePair,
+    /// The handshake is over with a new session; write out what `poll_transmit` still has.
+    Agreed(Box<Agreement>),
+    /// Like `Agreed`, for a resumed session.
+    Resumed(ResumedSession),
+    /// The handshake is over; what `poll_transmit` still has tells the peer why.
+    Failed(HandshakeError),
+}
 
 /// The result of a successful handshake, as both ends know it.
 #[derive(Clone, Debug)]

@@ -1,12 +1,11 @@
 //! A session that resumes, between machines in memory; and attempts to resume it by nodes that do
 //! not have it.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
-use super::meeting::{ENTROPY, Meeting, TIMEOUT, host};
+use super::meeting::{ENTROPY, Meeting, TIMEOUT, host, local};
 use super::reunion::*;
 use super::*;
 use crate::error::HandshakeError;
@@ -120,7 +119,7 @@ fn an_old_epoch_is_refused_and_none_begins_twice() {
 
 #[test]
 fn a_fabric_that_it_may_not_go_on_over_is_refused_with_the_reason() {
-    let mut choosy = node(0x22);
+    let choosy = node(0x22);
     let session = Resumable {
         authenticated_as: None,
         secret: ENTROPY.resume_secret,
@@ -128,7 +127,7 @@ fn a_fabric_that_it_may_not_go_on_over_is_refused_with_the_reason() {
         fabrics: vec![FabricKind::Verbs],
         reason: "the listening node requires verbs".to_owned(),
     };
-    choosy.resumable = Some(Arc::new(OneSession(session)));
+    choosy.resumable.lock().insert(ENTROPY.session_id, session);
     let mut reunion = Reunion::between(&node(0x11), ticket(EPOCH), &choosy);
     reunion.run();
     let (dialer, acceptor) = reunion.ends();
@@ -153,9 +152,9 @@ fn messages_recorded_in_another_conversation_are_refused() {
     let mut entropy = ENTROPY;
     entropy.nonce = [0xa9; 16];
     let now = Instant::now();
-    let mut acceptor = AcceptorHandshake::new(&node(0x22), host(1), entropy, now, now + TIMEOUT);
+    let mut acceptor = Handshake::accept(&node(0x22), host(1), entropy, now, now + TIMEOUT);
     acceptor.handle_bytes(&recorded.from_dialer);
-    let Some(AcceptorEvent::Failed(error)) = acceptor.poll_event() else {
+    let Some(HandshakeEvent::Failed(error)) = acceptor.poll_event() else {
         panic!("no failure");
     };
     // The checksum covers that nonce, so it is not the one that such a dialer would send either.
@@ -165,7 +164,7 @@ fn messages_recorded_in_another_conversation_are_refused() {
     let mut entropy = ENTROPY;
     entropy.nonce = [0xa9; 16];
     let mut reunion = Reunion::new(EPOCH);
-    reunion.acceptor = AcceptorHandshake::new(&node(0x22), host(1), entropy, now, now + TIMEOUT);
+    reunion.acceptor = Handshake::accept(&node(0x22), host(1), entropy, now, now + TIMEOUT);
     reunion.cut_after = HELLO;
     reunion.run();
     reunion.say_to_acceptor(&resume);
@@ -241,13 +240,11 @@ fn a_refusal_of_the_session_before_it_is_asked_for_does_not_end_it() {
 /// A node that keeps no sessions refuses, because the session is not there.
 #[test]
 fn nothing_is_resumed_by_a_node_that_keeps_no_sessions() {
-    let mut without = node(0x22);
-    without.resumable = None;
+    let without = local(0x22);
     let refusal = Reunion::between(&node(0x11), ticket(EPOCH), &without).refusal();
     assert_eq!(refusal, ResumeRefusal::NoSuchSession);
     // A node that dials needs no sessions of its own, only the ticket.
-    let mut dialer_without = node(0x11);
-    dialer_without.resumable = None;
+    let dialer_without = local(0x11);
     Reunion::between(&dialer_without, ticket(EPOCH), &node(0x22)).goes_on();
 }
 

@@ -1,6 +1,5 @@
 //! Both ends of a resumption in memory, for tests: nodes, tickets, and all that the ends say.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use super::meeting::{ENTROPY, TIMEOUT, host, local};
@@ -12,12 +11,12 @@ use crate::identity::NodeIdentity;
 use crate::local::Local;
 use crate::message::{ALONE, HandshakeMessage, MAGIC, Resume, ResumeRefusal, VerbsEndpoint};
 use crate::party::Party;
-use crate::resumption::{Resumable, ResumableSessions, ResumeTicket};
+use crate::resumption::{Resumable, ResumeTicket};
 
 /// Both ends of a resumption, and all that they say.
 pub(super) struct Reunion {
-    pub(super) dialer: ResumerHandshake,
-    pub(super) acceptor: AcceptorHandshake,
+    pub(super) dialer: Handshake,
+    pub(super) acceptor: Handshake,
     pub(super) now: Instant,
     pub(super) chunk: usize,
     /// After this many bytes in both directions, everything is lost.
@@ -56,16 +55,6 @@ impl Pair {
     }
 }
 
-/// A node's only session.
-#[derive(Debug)]
-pub(super) struct OneSession(pub(super) Resumable);
-
-impl ResumableSessions for OneSession {
-    fn find(&self, session_id: &[u8; 16]) -> Option<Resumable> {
-        (session_id == &ENTROPY.session_id).then(|| self.0.clone())
-    }
-}
-
 /// The epoch that the tests begin.
 pub(super) const EPOCH: u64 = 0x0102;
 /// Lengths of what goes over the wire: magic and Hello, Offer, Resume, Resumed.
@@ -81,14 +70,15 @@ pub(super) fn node(identity: u8) -> Local {
 
 pub(super) fn node_in(identity: u8, epoch: u64) -> Local {
     let secret = ENTROPY.resume_secret;
-    let mut node = local(identity);
-    node.resumable = Some(Arc::new(OneSession(Resumable {
+    let node = local(identity);
+    let session = Resumable {
         authenticated_as: None,
         secret,
         epoch,
         fabrics: FabricKind::FASTEST_FIRST.to_vec(),
         reason: String::new(),
-    })));
+    };
+    node.resumable.lock().insert(ENTROPY.session_id, session);
     node
 }
 
@@ -114,8 +104,8 @@ impl Reunion {
         let now = Instant::now();
         let deadline = now + TIMEOUT;
         Reunion {
-            dialer: ResumerHandshake::new(dialer, ticket, [0xd0; 16], now, deadline),
-            acceptor: AcceptorHandshake::new(acceptor, host(1), ENTROPY, now, deadline),
+            dialer: Handshake::resume(dialer, ticket, [0xd0; 16], now, deadline),
+            acceptor: Handshake::accept(acceptor, host(1), ENTROPY, now, deadline),
             now,
             chunk: usize::MAX,
             cut_after: usize::MAX,
@@ -176,23 +166,24 @@ impl Reunion {
         while let Some(event) = self.dialer.poll_event() {
             let [pair, _] = &mut self.pairs;
             match event {
-                ResumerEvent::PreparePair => self.dialer.handle_prepared(pair.prepares.clone()),
-                ResumerEvent::ConnectPair(theirs) => {
+                HandshakeEvent::PreparePair => self.dialer.handle_prepared(pair.prepares.clone()),
+                HandshakeEvent::ConnectPair(theirs) => {
                     self.dialer.handle_connected(pair.connect(*theirs));
                 }
-                ResumerEvent::Resumed(session) => self.dialer_end = Some(Ok(session)),
-                ResumerEvent::Failed(error) => self.dialer_end = Some(Err(error)),
+                HandshakeEvent::Resumed(session) => self.dialer_end = Some(Ok(session)),
+                HandshakeEvent::Failed(error) => self.dialer_end = Some(Err(error)),
+                other => panic!("nothing that a resumption asks for: {other:?}"),
             }
         }
         while let Some(event) = self.acceptor.poll_event() {
             let [_, pair] = &mut self.pairs;
             match event {
-                AcceptorEvent::PreparePair => self.acceptor.handle_prepared(pair.prepares.clone()),
-                AcceptorEvent::ConnectPair(theirs) => {
+                HandshakeEvent::PreparePair => self.acceptor.handle_prepared(pair.prepares.clone()),
+                HandshakeEvent::ConnectPair(theirs) => {
                     self.acceptor.handle_connected(pair.connect(*theirs));
                 }
-                AcceptorEvent::Resumed(session) => self.acceptor_end = Some(Ok(session)),
-                AcceptorEvent::Failed(error) => self.acceptor_end = Some(Err(error)),
+                HandshakeEvent::Resumed(session) => self.acceptor_end = Some(Ok(session)),
+                HandshakeEvent::Failed(error) => self.acceptor_end = Some(Err(error)),
                 other => panic!("nothing that a resumption asks for: {other:?}"),
             }
         }

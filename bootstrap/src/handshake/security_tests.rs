@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use ibex_tls::{Credentials, Encryption, Security, SharedSecret};
+use ibex_base::tls::{AuthenticatedAs, Encryption};
+use ibex_tls::{Credentials, Security, SharedSecret};
 
 use super::meeting::{Meeting, host, local};
 use super::reunion::HELLO;
@@ -35,10 +36,7 @@ fn two_nodes_of_a_cluster_agree_and_know_it() {
     let ends = [meeting.dialer_end.take(), meeting.acceptor_end.take()];
     for end in ends {
         let agreement = end.unwrap().unwrap();
-        assert_eq!(
-            agreement.authenticated_as,
-            Some(ibex_tls::AuthenticatedAs::Member)
-        );
+        assert_eq!(agreement.authenticated_as, Some(AuthenticatedAs::Member));
     }
     for tls in [meeting.dialer.take_tls(), meeting.acceptor.take_tls()] {
         assert!(!tls.unwrap().is_handshaking());

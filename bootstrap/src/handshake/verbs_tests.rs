@@ -366,13 +366,14 @@ fn a_peer_silent_at_any_step_of_verbs_is_given_up_by_name_of_the_step() {
 fn a_device_that_never_answers_is_not_blamed_on_the_peer() {
     let now = std::time::Instant::now();
     let node = with(1, devices(1, true));
-    let mut dialer = DialerHandshake::new(&node, host(1), [0; 16], now, now + TIMEOUT);
+    let mut dialer = Handshake::dial(&node, host(1), [0; 16], now, now + TIMEOUT);
     let mut said = crate::message::MAGIC.to_vec();
     HandshakeMessage::Hello(local(2).hello([0; 16])).write(&mut said);
     dialer.handle_bytes(&said);
-    assert!(matches!(dialer.poll_event(), Some(DialerEvent::FindDevice)));
+    let event = dialer.poll_event();
+    assert!(matches!(event, Some(HandshakeEvent::FindDevice)));
     dialer.handle_timeout(now + TIMEOUT);
-    let Some(DialerEvent::Failed(error)) = dialer.poll_event() else {
+    let Some(HandshakeEvent::Failed(error)) = dialer.poll_event() else {
         panic!("no failure");
     };
     let (step, waited) = (HandshakeStep::Device, TIMEOUT);

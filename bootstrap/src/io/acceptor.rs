@@ -23,13 +23,13 @@ use socket2::Socket;
 
 use super::device_jobs::DeviceJobs;
 use super::epoll_set::{EpollEntry, EpollSet};
-use super::pending::{HandshakeProgress, Pending, draw_entropy};
+use super::pending::{HandshakeProgress, PendingHandshake};
 use super::reserve::Reserve;
 use super::{after, connect, host, tcp};
 use crate::error::{BindError, HandshakeFailure, Problem};
 use crate::established::{Established, ResumedConnection};
-use crate::handshake::AcceptorHandshake;
-use crate::identity::HostHint;
+use crate::handshake::{AcceptorEntropy, Handshake};
+use crate::identity::{HostHint, Secret};
 use crate::local::Local;
 
 /// A listening socket with its unfinished handshakes.
@@ -59,7 +59,7 @@ pub struct Acceptor {
 
     // The handshakes.
     /// The pending handshakes by key; keys grow, so the first is the oldest.
-    pending: BTreeMap<u64, Pending>,
+    pending: BTreeMap<u64, PendingHandshake>,
     next_key: u64,
     /// The handshakes' work on RDMA devices, where this node may have one.
     device_jobs: Option<DeviceJobs>,
@@ -75,13 +75,7 @@ impl Acceptor {
     /// Listens at `address`; port 0 takes any free one. The unspecified IPv6 address takes IPv4
     /// connections as well, and [`Address::ANY_CID`] those to every CID of this machine.
     pub fn bind(address: Address, local: Local) -> Result<Acceptor, BindError> {
-        let failed = |action| {
-            move |source| BindError {
-                address,
-                action,
-                source,
-            }
-        };
+        let failed = |action| failed(address, action);
         let to_bind = connect::to_bind(address);
         let (socket, in_kernel) =
             connect::socket_for(to_bind).map_err(failed("making a socket"))?;
@@ -114,15 +108,7 @@ impl Acceptor {
     pub fn listen_on(listener: TcpListener, local: Local) -> Result<Acceptor, BindError> {
         let listener = Socket::from(listener);
         let address = tcp::own_address(&listener);
-        let failed = |address, action| {
-            move |source| BindError {
-                address,
-                action,
-                source,
-            }
-        };
-        let unknown = UNKNOWN;
-        let address = address.map_err(failed(unknown, "asking a given socket for its address"))?;
+        let address = address.map_err(failed(UNKNOWN, "asking a given socket for its address"))?;
         let listens = listener.is_listener();
         match listens.map_err(failed(address, "asking whether a given socket listens"))? {
             true => Self::start(listener, true, local),
@@ -135,15 +121,8 @@ impl Acceptor {
 
     fn start(listener: Socket, is_given: bool, local: Local) -> Result<Acceptor, BindError> {
         let bound = tcp::own_address(&listener);
-        let unknown = UNKNOWN;
-        let address = bound.as_ref().copied().unwrap_or(unknown);
-        let failed = |action| {
-            move |source| BindError {
-                address,
-                action,
-                source,
-            }
-        };
+        let address = bound.as_ref().copied().unwrap_or(UNKNOWN);
+        let failed = |action| failed(address, action);
         let bound = bound.map_err(failed("asking for the bound port"))?;
         listener
             .set_nonblocking(true)
@@ -200,7 +179,9 @@ impl Acceptor {
         if self.door.len() < AT_DOOR {
             self.door = Reserve::keep(AT_DOOR, 0).unwrap_or_default();
         }
-        let (keys, listener_ready) = self.ready();
+        let mut keys = self.epoll.ready(self.share_of_a_turn());
+        let listener_ready = keys.first() == Some(&LISTENER);
+        keys.retain(|key| *key != LISTENER);
         if keys.first() == Some(&DEVICE_JOBS) {
             self.take_device_jobs(now);
         }
@@ -232,7 +213,7 @@ impl Acceptor {
     /// Returns the time at which to call [`turn`](Self::turn) even if `as_fd` is not readable.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        let deadlines = self.pending.values().filter_map(Pending::deadline);
+        let deadlines = self.pending.values().filter_map(PendingHandshake::deadline);
         deadlines.chain(self.resting_until).min()
     }
 
@@ -254,14 +235,6 @@ impl Acceptor {
     #[must_use]
     pub fn poll_failure(&mut self) -> Option<HandshakeFailure> {
         self.failures.pop_front()
-    }
-
-    /// Returns the keys whose sockets are ready, without waiting.
-    fn ready(&self) -> (Vec<u64>, bool) {
-        let mut keys = self.epoll.ready(self.share_of_a_turn());
-        let listener_ready = keys.first() == Some(&LISTENER);
-        keys.retain(|key| *key != LISTENER);
-        (keys, listener_ready)
     }
 
     /// Goes on with the handshakes whose device jobs are done.
@@ -319,7 +292,8 @@ impl Acceptor {
     }
 
     fn expire(&mut self, now: Instant) {
-        let due = |pending: &Pending| pending.deadline().is_some_and(|deadline| deadline <= now);
+        let due =
+            |pending: &PendingHandshake| pending.deadline().is_some_and(|deadline| deadline <= now);
         let keys: Vec<u64> = self
             .pending
             .iter()
@@ -377,9 +351,9 @@ impl Acceptor {
         self.next_key += 1;
         let deadline = after(now, self.local.handshake_timeout);
         let host = HostHint::read(&stream)?;
-        let machine = AcceptorHandshake::new(&self.local, host, entropy, now, deadline);
-        let watch = self.epoll.watch(key);
-        let pending = Pending::new(machine, stream, address, &self.local, watch)?;
+        let machine = Handshake::accept(&self.local, host, entropy, now, deadline);
+        self.epoll.watch(key).add(&stream, EventFlags::IN)?;
+        let pending = PendingHandshake::new(machine, stream, address, &self.local, Instant::now());
         self.pending.insert(key, pending);
         // The newcomer's Hello is usually here already.
         self.advance(key, now);
@@ -389,7 +363,7 @@ impl Acceptor {
     /// Displaces handshakes until there is room for one more of this address, whatever its port.
     fn make_room(&mut self, address: Address) {
         let max_pending = self.local.max_pending.max(1);
-        let of_address = |pending: &Pending| host::is_one_host(pending.address(), address);
+        let of_address = |pending: &PendingHandshake| host::is_one_host(pending.address(), address);
         while self.pending.len() >= max_pending {
             self.displace_one(|_| true);
         }
@@ -401,9 +375,9 @@ impl Acceptor {
 
     /// Drops one of the handshakes that `may_go`: the oldest that is over, else the oldest that has
     /// not said Hello, else the oldest.
-    fn displace_one(&mut self, may_go: impl Fn(&Pending) -> bool) {
+    fn displace_one(&mut self, may_go: impl Fn(&PendingHandshake) -> bool) {
         let candidates = || self.pending.iter().filter(|(_, pending)| may_go(pending));
-        if let Some((&key, _)) = candidates().find(|(_, pending)| pending.is_over()) {
+        if let Some((&key, _)) = candidates().find(|(_, pending)| pending.is_parting()) {
             drop(self.take_out(key));
             return;
         }
@@ -429,7 +403,7 @@ impl Acceptor {
         }
     }
 
-    fn take_out(&mut self, key: u64) -> Option<Pending> {
+    fn take_out(&mut self, key: u64) -> Option<PendingHandshake> {
         let mut pending = self.pending.remove(&key)?;
         pending.unwatch(self.epoll.watch(key));
         Some(pending)
@@ -468,6 +442,30 @@ impl Acceptor {
     fn listener_watch(&self) -> EpollEntry<'_> {
         self.epoll.watch(LISTENER)
     }
+}
+
+/// Makes the error of a step of listening at `address`.
+fn failed(address: Address, action: &'static str) -> impl FnOnce(io::Error) -> BindError {
+    move |source| BindError {
+        address,
+        action,
+        source,
+    }
+}
+
+/// Draws what a handshake of the acceptor needs of randomness.
+fn draw_entropy() -> io::Result<AcceptorEntropy> {
+    fn draw<const N: usize>() -> io::Result<[u8; N]> {
+        let mut bytes = [0; N];
+        ibex_base::random::fill(&mut bytes)?;
+        Ok(bytes)
+    }
+    Ok(AcceptorEntropy {
+        nonce: draw()?,
+        token: Secret::new(draw()?),
+        session_id: draw()?,
+        resume_secret: Secret::new(draw()?),
+    })
 }
 
 /// The listener's key in the epoll set.

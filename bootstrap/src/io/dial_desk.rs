@@ -83,14 +83,10 @@ pub struct ResumeRequest {
 /// If the peer may have a session already, the dialer still waits for the peer's answer, and hands
 /// the session out by [`poll_unwanted`](crate::Dialer::poll_unwanted).
 #[must_use = "dropping it cancels the order"]
-pub struct Dialing {
+pub struct Dialing<T> {
     id: u64,
-    desk: Arc<dyn Cancel>,
+    desk: Arc<OrderQueue<T>>,
     is_over: Arc<AtomicBool>,
-}
-
-trait Cancel: Send + Sync {
-    fn cancel(&self, id: u64);
 }
 
 impl<T: Send + 'static> DialDesk<T> {
@@ -107,7 +103,7 @@ impl<T: Send + 'static> DialDesk<T> {
     ///
     /// # Errors
     /// The dialer is closed; `owner` comes back.
-    pub fn dial(&self, owner: T, request: DialRequest) -> Result<Dialing, T> {
+    pub fn dial(&self, owner: T, request: DialRequest) -> Result<Dialing<T>, T> {
         self.order(owner, AcceptedOrders::All, |order| {
             Order::Dial(order, request)
         })
@@ -120,7 +116,7 @@ impl<T: Send + 'static> DialDesk<T> {
     ///
     /// # Errors
     /// The dialer has ended; `owner` comes back.
-    pub fn resume(&self, owner: T, request: ResumeRequest) -> Result<Dialing, T> {
+    pub fn resume(&self, owner: T, request: ResumeRequest) -> Result<Dialing<T>, T> {
         self.order(owner, AcceptedOrders::Resumptions, |order| {
             Order::Resume(order, request)
         })
@@ -131,7 +127,7 @@ impl<T: Send + 'static> DialDesk<T> {
         owner: T,
         latest: AcceptedOrders,
         make: impl FnOnce(Named<T>) -> Order<T>,
-    ) -> Result<Dialing, T> {
+    ) -> Result<Dialing<T>, T> {
         let mut state = self.0.state();
         if state.opening > latest {
             return Err(owner);
@@ -176,7 +172,7 @@ impl<T> DialDesk<T> {
     }
 }
 
-impl Drop for Dialing {
+impl<T> Drop for Dialing<T> {
     fn drop(&mut self) {
         // The flag only spares the dialer an order that it would ignore, so it needs no partner.
         if !self.is_over.load(Ordering::Relaxed) {
@@ -185,7 +181,7 @@ impl Drop for Dialing {
     }
 }
 
-impl<T: Send> Cancel for OrderQueue<T> {
+impl<T> OrderQueue<T> {
     fn cancel(&self, id: u64) {
         let mut state = self.state();
         if state.opening != AcceptedOrders::Nothing {
@@ -194,9 +190,7 @@ impl<T: Send> Cancel for OrderQueue<T> {
             self.bell.ring();
         }
     }
-}
 
-impl<T> OrderQueue<T> {
     fn state(&self) -> MutexGuard<'_, State<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -214,7 +208,7 @@ impl<T> std::fmt::Debug for DialDesk<T> {
     }
 }
 
-impl std::fmt::Debug for Dialing {
+impl<T> std::fmt::Debug for Dialing<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Dialing")
             .field("is_over", &self.is_over)

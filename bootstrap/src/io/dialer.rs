@@ -27,9 +27,9 @@ use std::time::Instant;
 use ibex_base::Address;
 use rustix::event::epoll::EventFlags;
 
-use self::attempts::RunningAttempt;
 use super::address;
 use super::after;
+use super::attempt::Attempt;
 use super::device_jobs::DeviceJobs;
 use super::dial::{Action, Dial};
 use super::dial_desk::{DialDesk, DialRequest, Named, Order, ResumeRequest};
@@ -62,7 +62,7 @@ pub struct Dialer<T> {
 
     // The attempts.
     /// The attempts by key; keys grow, so the first is the oldest.
-    attempts: BTreeMap<u64, RunningAttempt>,
+    attempts: BTreeMap<u64, Attempt>,
     next_key: u64,
     timers: BTreeSet<(Instant, Timed)>,
 
@@ -198,9 +198,9 @@ impl<T: Send + 'static> Dialer<T> {
     /// Returns whether no peer waits for a word about a session that is not wanted.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
-        let mut entries = self.attempts.values();
+        let mut attempts = self.attempts.values();
         self.unwanted.is_empty()
-            && !entries.any(|entry| entry.order.is_none() && entry.attempt.may_be_session())
+            && !attempts.any(|attempt| attempt.order.is_none() && attempt.may_be_session())
     }
 
     // ---- Orders ----------------------------------------------------------------------
@@ -276,10 +276,10 @@ impl<T: Send + 'static> Dialer<T> {
         let order = self.orders.remove(&id)?;
         for &key in &order.attempts {
             match self.attempts.get_mut(&key) {
-                Some(entry) if entry.attempt.may_be_session() => entry.order = None,
+                Some(attempt) if attempt.may_be_session() => attempt.order = None,
                 Some(_) => {
-                    if let Some(entry) = self.remove_attempt(key) {
-                        entry.attempt.give_up(self.epoll.watch(key));
+                    if let Some(attempt) = self.remove_attempt(key) {
+                        attempt.give_up(self.epoll.watch(key));
                     }
                 }
                 None => {}
@@ -313,8 +313,9 @@ impl<T: Send + 'static> Dialer<T> {
             }
         }
         for (key, outcome) in self.device_jobs.take_done() {
-            if let Some(entry) = self.attempts.get_mut(&key) {
-                entry.attempt.handle_outcome(outcome);
+            let attempt = self.attempts.get_mut(&key);
+            if let Some(talk) = attempt.and_then(Attempt::handshake) {
+                talk.handle_outcome(outcome);
                 self.advance(key, now);
             }
         }
@@ -376,9 +377,9 @@ impl<T: Send + 'static> Dialer<T> {
     }
 
     fn set_attempt_timer(&mut self, key: u64) {
-        if let Some(entry) = self.attempts.get_mut(&key) {
-            let timer = entry.attempt.deadline();
-            let before = std::mem::replace(&mut entry.timer, timer);
+        if let Some(attempt) = self.attempts.get_mut(&key) {
+            let timer = attempt.deadline();
+            let before = std::mem::replace(&mut attempt.timer, timer);
             self.move_timer(Timed::Attempt(key), before, timer);
         }
     }

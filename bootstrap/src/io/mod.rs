@@ -14,15 +14,14 @@ mod dial_target;
 mod dialer;
 mod epoll_set;
 mod event_fd;
-mod handshake_connection;
 mod host;
 mod pending;
 mod reserve;
 mod resolver;
 mod socket_name;
-mod talk;
 mod tcp;
 mod unix;
+mod unix_meeting;
 
 use std::time::{Duration, Instant};
 

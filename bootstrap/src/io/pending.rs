@@ -1,62 +1,66 @@
-//! An incoming connection whose handshake is not finished.
+//! A handshake that is not finished, and what it runs on, without waiting. The acceptor and the
+//! dialer have it alike.
 #![forbid(unsafe_code)]
 
-use std::collections::VecDeque;
-use std::io;
-use std::net::{IpAddr, TcpStream};
-use std::time::Instant;
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
 
 use ibex_base::Address;
 use rustix::event::epoll::EventFlags;
 
+use super::connect;
 use super::device_jobs::{DeviceJob, DeviceOutcome};
 use super::epoll_set::EpollEntry;
-use super::handshake_connection::HandshakeConnection;
 use super::reserve::{self, Reserve};
-use super::socket_name::{SocketName, UnixListener};
-use super::tcp::{self, NO_RDMA};
-use super::unix::{self, Datagram, SocketPurpose, UnixPair, UnixPeer};
+use super::tcp::{self, NO_RDMA, ReadOutcome};
+use super::unix::UnixPair;
+use super::unix_meeting::UnixMeeting;
 use crate::error::{HandshakeError, Problem};
-use crate::established::{Established, ResumedConnection, Sockets};
-use crate::handshake::{
-    AcceptorEntropy, AcceptorEvent, AcceptorHandshake, AcceptorPart, Agreement, HandshakeStep,
-    ResumedSession,
-};
-use crate::identity::Secret;
+use crate::established::{Established, Finished, ResumedConnection};
+use crate::fabric::FabricKind;
+use crate::handshake::{Agreement, Handshake, HandshakeEvent, HandshakeStep, ResumedSession};
 use crate::local::Local;
 use crate::party::Party;
-use crate::unix_sockets::UnixSettings;
 use crate::verbs::{PairRequest, VerbsPair};
 
-/// A handshake and the sockets that it runs on, each in the acceptor's epoll set under the same
-/// `key`. Whichever is ready, [`Pending::advance`] looks at all of them, since there are two or
-/// three at most.
-pub(super) struct Pending {
-    connection: HandshakeConnection<AcceptorPart>,
+/// A handshake and the sockets that it runs on, each in its owner's epoll set under the same key.
+/// Whichever is ready, [`advance`](Self::advance) looks at all of them, since there are two or three
+/// at most.
+pub(super) struct PendingHandshake {
+    machine: Handshake,
     address: Address,
-    /// The time at which the connection was accepted.
+    /// The time at which this end had the connection.
     began: Instant,
 
-    // Unix.
-    unix: UnixSettings,
-    listener: Option<UnixListener>,
-    /// Connections that have presented nothing yet, oldest first.
-    visitors: VecDeque<UnixPeer>,
-    /// The connection with the token that will carry the bells, until the other connection comes.
-    bells: Option<UnixPeer>,
-    /// Both connections of the dialer.
-    dialer: Option<UnixPair>,
-    /// Descriptors for the Unix sockets that are not there yet.
-    reserve: Reserve,
+    // The connection.
+    stream: TcpStream,
+    outbox: Vec<u8>,
+    /// True once a byte of the peer has come.
+    is_heard: bool,
+    /// True if the set reports when `stream` takes more.
+    watching_writes: bool,
+    /// Set once the handshake has failed and the peer is to hear why.
+    farewell: Option<Farewell>,
+
+    // Shared memory.
+    unix: UnixMeeting,
     /// It is known whether there are descriptors for a session.
     has_looked: bool,
 
     // RDMA.
-    /// This end's IP address on `stream`, by which a device is chosen; none over vsock.
-    own_address: Option<IpAddr>,
     pair: Option<Box<dyn VerbsPair>>,
-    /// Device jobs to be run off the turn; the results come to [`Pending::handle_outcome`].
+    /// Device jobs to be run off the turn; the results come to
+    /// [`handle_outcome`](Self::handle_outcome).
     device_jobs: Vec<DeviceJob>,
+}
+
+/// The end of a connection whose peer may still be sending. Closing it with bytes unread would have
+/// the kernel send a reset, which takes the last words from the peer ([RFC 1122, section
+/// 4.2.2.13](https://www.rfc-editor.org/rfc/rfc1122#section-4.2.2.13)).
+struct Farewell {
+    until: Instant,
+    /// The number of bytes that may still be read.
+    left: usize,
 }
 
 /// The progress of a handshake.
@@ -69,56 +73,126 @@ pub(super) enum HandshakeProgress {
     Gone,
 }
 
-impl Pending {
+impl PendingHandshake {
+    /// Takes a connection, which the epoll set watches for reading, that this end had `now`.
     pub(super) fn new(
-        machine: AcceptorHandshake,
+        machine: Handshake,
         stream: TcpStream,
         address: Address,
         local: &Local,
-        watch: EpollEntry<'_>,
-    ) -> io::Result<Pending> {
-        let own_address = tcp::own_address(&stream)?.ip();
-        watch.add(&stream, EventFlags::IN)?;
-        Ok(Pending {
-            connection: HandshakeConnection::new(machine, stream),
+        now: Instant,
+    ) -> PendingHandshake {
+        PendingHandshake {
+            // A dialer looks for descriptors before it connects.
+            has_looked: machine.side() == Party::Dialer,
+            machine,
             address,
-            began: Instant::now(),
-            unix: local.unix.clone(),
-            listener: None,
-            visitors: VecDeque::new(),
-            bells: None,
-            dialer: None,
-            reserve: Reserve::default(),
-            has_looked: false,
-            own_address,
+            began: now,
+            stream,
+            outbox: Vec::new(),
+            is_heard: false,
+            watching_writes: false,
+            farewell: None,
+            unix: UnixMeeting::new(&local.unix),
             pair: None,
             device_jobs: Vec::new(),
-        })
+        }
     }
 
     /// Does everything that can be done without waiting.
     pub(super) fn advance(&mut self, now: Instant, watch: EpollEntry<'_>) -> HandshakeProgress {
-        if self.connection.is_parting() {
-            return match self.connection.hear_out(now) {
+        if self.is_parting() {
+            return match self.hear_out(now) {
                 true => HandshakeProgress::Waiting,
                 false => HandshakeProgress::Gone,
             };
         }
         self.look_for_descriptors();
-        self.connection.read();
-        self.hear_visitors(watch);
-        self.connection.machine.handle_timeout(now);
-        let progress = self.act(watch);
-        self.connection.write(watch);
-        match progress {
+        self.read();
+        self.hear_unix(watch);
+        self.unix.hear_visitors(&mut self.machine, watch);
+        self.machine.handle_timeout(now);
+        let end = self.act(watch);
+        self.write(watch);
+        match end {
+            None => HandshakeProgress::Waiting,
+            Some(HandshakeEvent::Failed(error)) => HandshakeProgress::Failed(error),
             // The last message has to be written before the stream changes hands.
-            HandshakeProgress::Agreed(_) | HandshakeProgress::Resumed(_)
-                if !self.connection.has_written() =>
-            {
+            Some(_) if !self.outbox.is_empty() => {
                 HandshakeProgress::Failed(HandshakeError::takes_no_more())
             }
-            progress => progress,
+            Some(HandshakeEvent::Agreed(agreement)) => HandshakeProgress::Agreed(agreement),
+            Some(HandshakeEvent::Resumed(session)) => HandshakeProgress::Resumed(session),
+            Some(_) => HandshakeProgress::Gone,
         }
+    }
+
+    /// Acts on the machine's events. Returns the one that ends the handshake.
+    fn act(&mut self, watch: EpollEntry<'_>) -> Option<HandshakeEvent> {
+        while let Some(event) = self.machine.poll_event() {
+            match event {
+                HandshakeEvent::ConnectUnix {
+                    name,
+                    in_directory,
+                    token,
+                } => {
+                    if let Some(_free) = self.keep_descriptors()
+                        && let Err(why) = self.unix.connect(&name, in_directory, &token, watch)
+                    {
+                        self.machine.handle_unix(Err(why));
+                    }
+                }
+                HandshakeEvent::ListenUnix { name, in_directory } => {
+                    if let Some(kept) = self.keep_descriptors() {
+                        let listening = self.unix.listen(&name, in_directory, kept, watch);
+                        self.machine.handle_unix(listening);
+                    }
+                }
+                HandshakeEvent::CloseUnix => self.unix.close(watch),
+                HandshakeEvent::FindDevice => match self.addresses() {
+                    Ok((local, _)) => self.device_jobs.push(DeviceJob::Find(local)),
+                    Err(why) => self.machine.handle_device(Err(why)),
+                },
+                HandshakeEvent::PreparePair => match self.addresses() {
+                    Ok((local, peer)) => self.device_jobs.push(DeviceJob::Prepare(PairRequest {
+                        local,
+                        peer,
+                        offered: self.machine.offered(),
+                        end: self.machine.side(),
+                        resumes: self.machine.resumes(),
+                    })),
+                    Err(why) => self.machine.handle_prepared(Err(why)),
+                },
+                HandshakeEvent::ConnectPair(theirs) => {
+                    let pair = self.pair.take();
+                    self.device_jobs
+                        .extend(pair.map(|pair| DeviceJob::Connect(pair, theirs)));
+                }
+                HandshakeEvent::ClosePair => self.pair = None,
+                end @ (HandshakeEvent::Agreed(_)
+                | HandshakeEvent::Resumed(_)
+                | HandshakeEvent::Failed(_)) => return Some(end),
+            }
+            // The answer may be here already.
+            self.hear_unix(watch);
+        }
+        None
+    }
+
+    /// Shows the machine the acceptor's answer at the Unix socket, while it is outstanding.
+    fn hear_unix(&mut self, watch: EpollEntry<'_>) {
+        if self.step() == HandshakeStep::UnixSocket
+            && let Some(answer) = self.unix.answer(watch)
+        {
+            self.machine.handle_unix(answer);
+        }
+    }
+
+    /// Returns this end's IP address on the connection, by which a device is chosen, and the peer's.
+    fn addresses(&self) -> Result<(IpAddr, SocketAddr), String> {
+        let ours = tcp::own_address(&self.stream).map_err(|error| error.to_string())?;
+        let both = ours.ip().zip(self.address.inet());
+        both.ok_or_else(|| NO_RDMA.to_owned())
     }
 
     /// Takes the device jobs to be run off the turn.
@@ -126,17 +200,17 @@ impl Pending {
         std::mem::take(&mut self.device_jobs)
     }
 
-    /// Takes the result of a job. [`Pending::advance`] is due afterwards.
+    /// Takes the result of a job. [`advance`](Self::advance) is due afterwards.
     pub(super) fn handle_outcome(&mut self, outcome: DeviceOutcome) {
         match outcome {
-            DeviceOutcome::Found(found) => self.connection.machine.handle_device(found),
+            DeviceOutcome::Found(found) => self.machine.handle_device(found),
             DeviceOutcome::Prepared(prepared) => {
                 let endpoint = prepared.map(|pair| self.pair.insert(pair).endpoint());
-                self.connection.machine.handle_prepared(endpoint);
+                self.machine.handle_prepared(endpoint);
             }
             DeviceOutcome::Connected(connected) => {
                 let connected = connected.map(|pair| self.pair = Some(pair));
-                self.connection.machine.handle_connected(connected);
+                self.machine.handle_connected(connected);
             }
         }
     }
@@ -146,252 +220,194 @@ impl Pending {
     }
 
     pub(super) fn step(&self) -> HandshakeStep {
-        self.connection.machine.step()
+        self.machine.step()
     }
 
     /// Returns what to report of a handshake that failed.
     pub(super) fn problem(&self, error: HandshakeError) -> Problem {
         match error {
-            HandshakeError::Closed { .. } if !self.connection.is_heard() => Problem::Unheard,
+            HandshakeError::Closed { .. } if !self.is_heard => Problem::Unheard,
             error => error.into(),
         }
     }
 
     pub(super) fn has_hello(&self) -> bool {
-        self.connection.machine.has_hello()
+        self.machine.has_hello()
     }
 
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        self.connection.deadline()
+    /// Returns whether the peer may have a session already, which it then keeps or gives up by this
+    /// end's word.
+    pub(super) fn may_be_session(&self) -> bool {
+        self.machine.side() == Party::Dialer && self.step() == HandshakeStep::Ready
     }
+
+    /// Returns the time at which there is something to do even if nothing arrives.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        match &self.farewell {
+            Some(farewell) => Some(farewell.until),
+            None => self.machine.deadline(),
+        }
+    }
+
+    // ---- The end -----------------------------------------------------------------------
 
     /// Begins to read the peer's remaining bytes, where TLS has sent the reason, which must not be
     /// lost. Returns whether it does.
     pub(super) fn begin_farewell(&mut self, now: Instant, watch: EpollEntry<'_>) -> bool {
-        if !self.connection.begin_farewell(now) {
+        if !self.machine.is_sealed() || !self.outbox.is_empty() {
             return false;
         }
-        self.close_unix(watch);
+        self.farewell = Some(Farewell {
+            until: now + FAREWELL,
+            left: FAREWELL_BYTES,
+        });
+        self.unix.close(watch);
         self.pair = None;
+        self.stream.shutdown(Shutdown::Write).is_ok()
+    }
+
+    /// Tells whether the handshake is over, and the peer still has to hear why.
+    pub(super) fn is_parting(&self) -> bool {
+        self.farewell.is_some()
+    }
+
+    /// Reads on after [`begin_farewell`](Self::begin_farewell). Returns whether the peer may still
+    /// be reading the reason.
+    fn hear_out(&mut self, now: Instant) -> bool {
+        let Some(farewell) = &mut self.farewell else {
+            return false;
+        };
+        let mut buffer = [0; READ_BYTES];
+        for _ in 0..READS_PER_TURN {
+            match tcp::read(&self.stream, &mut buffer) {
+                ReadOutcome::Bytes(bytes) if bytes.len() < farewell.left => {
+                    farewell.left -= bytes.len();
+                }
+                ReadOutcome::Nothing => return now < farewell.until,
+                _ => return false,
+            }
+        }
         true
     }
 
-    /// Tells whether the handshake is over without a session.
-    pub(super) fn is_over(&self) -> bool {
-        self.connection.is_parting()
-    }
-
-    /// Returns the agreed session, with its sockets out of the epoll set.
-    pub(super) fn finish(mut self, agreement: Agreement, watch: EpollEntry<'_>) -> Established {
-        self.unwatch(watch);
-        Established::new(agreement, self.into_sockets(), false)
+    /// Returns the connection of a new session, with its sockets out of the epoll set.
+    pub(super) fn finish(self, mut agreed: Agreement, watch: EpollEntry<'_>) -> Established {
+        // The choice of a fabric knows no address, and so not what carries the frames.
+        if let (Address::Vsock { .. }, Some(why)) =
+            (self.address, agreed.reason.strip_prefix("tcp:"))
+        {
+            agreed.reason = format!("vsock:{why}");
+        }
+        self.with(agreed.fabric, agreed, watch)
     }
 
     /// Returns the connection of a resumed session, with its sockets out of the epoll set.
     pub(super) fn resume(
-        mut self,
+        self,
         session: ResumedSession,
         watch: EpollEntry<'_>,
     ) -> ResumedConnection {
-        self.unwatch(watch);
-        ResumedConnection::new(session, self.into_sockets(), false)
+        self.with(session.fabric, session, watch)
     }
 
-    fn into_sockets(mut self) -> Sockets {
-        Sockets {
-            tls: self.connection.machine.take_tls(),
-            stream: self.connection.stream,
-            leftover: self.connection.machine.into_leftover(),
+    fn with<A>(mut self, fabric: FabricKind, agreed: A, watch: EpollEntry<'_>) -> Finished<A> {
+        self.unwatch(watch);
+        // Sockets and queue pairs of a fabric that was left again are not part of the session.
+        let unix = self.unix.pair.filter(|_| fabric == FabricKind::Shm);
+        let (unix, pid) = unix.map(UnixPair::into_parts).unzip();
+        Finished {
+            is_dialer: self.machine.side() == Party::Dialer,
+            tls: self.machine.take_tls(),
+            stream: self.stream,
+            leftover: self.machine.into_leftover(),
+            unix,
+            verbs: self.pair.filter(|_| fabric == FabricKind::Verbs),
             address: self.address,
+            pid: pid.flatten(),
             began: self.began,
-            unix: self.dialer.map(UnixPair::into_parts),
-            verbs: self.pair,
+            agreed,
         }
     }
 
     /// Takes every socket out of the epoll set. Closing would do it, unless a forked child holds
     /// them open, and then they would stay ready forever.
     pub(super) fn unwatch(&mut self, watch: EpollEntry<'_>) {
-        watch.remove(&self.connection.stream);
-        self.close_unix(watch);
+        watch.remove(&self.stream);
+        self.unix.unwatch(watch);
     }
 
-    /// Accepts a few connections to the Unix socket, and shows the machine what is presented there.
-    fn hear_visitors(&mut self, watch: EpollEntry<'_>) {
-        let Some(listener) = &self.listener else {
-            return;
-        };
-        self.reserve = Reserve::default();
-        for _ in 0..VISITS_PER_TURN {
-            let visitor = match unix::accept(listener, &self.unix) {
-                Some(Ok(visitor)) => visitor,
-                Some(Err(why)) => {
-                    tracing::debug!(%why, "a connection to the Unix socket was closed");
-                    continue;
-                }
-                None => break,
-            };
-            if watch.add(&visitor, EventFlags::IN).is_err() {
-                continue;
-            }
-            if self.visitors.len() == MAX_VISITORS
-                && let Some(oldest) = self.visitors.pop_front()
-            {
-                watch.remove(&oldest);
-            }
-            self.visitors.push_back(visitor);
-        }
-        for _ in 0..self.visitors.len() {
-            let Some(visitor) = self.visitors.pop_front() else {
-                break;
-            };
-            // The buffer is longer than a token, so that a longer datagram is not cut to look like
-            // one.
-            let mut buffer = [0; 64];
-            match visitor.receive(&mut buffer) {
-                Datagram::Nothing => self.visitors.push_back(visitor),
-                Datagram::Bytes(length) => {
-                    watch.remove(&visitor);
-                    self.take_in(visitor, &buffer[..length]);
-                }
-                Datagram::Closed => watch.remove(&visitor),
-            }
-        }
+    /// Has the close of the connection send a reset, as to a peer that has no session.
+    pub(super) fn reset_on_close(&self) {
+        connect::reset_on_close(&self.stream);
     }
 
-    /// Handles what a connection at the Unix socket has presented. The dialer makes the bells'
-    /// connection first, so it is here when the other comes.
-    fn take_in(&mut self, visitor: UnixPeer, datagram: &[u8]) {
-        let Some((purpose, token)) = unix::presented(datagram) else {
-            return;
-        };
-        // Only both connections together use the token up.
-        if purpose == SocketPurpose::Bells && self.connection.machine.knows_token(token) {
-            self.bells = Some(visitor);
-        } else if purpose == SocketPurpose::Control
-            && self.bells.is_some()
-            && self.connection.machine.handle_token(token)
-        {
-            visitor.welcome();
-            self.dialer = self.bells.take().map(|bells| UnixPair {
-                control: visitor,
-                bells,
-            });
-        }
-    }
+    // ---- The connection ----------------------------------------------------------------
 
-    fn act(&mut self, watch: EpollEntry<'_>) -> HandshakeProgress {
-        while let Some(event) = self.connection.machine.poll_event() {
-            match event {
-                AcceptorEvent::ListenUnix { name, in_directory } => {
-                    // The socket that listens takes the place of one that stays free.
-                    match Reserve::keep(reserve::OF_SESSION, reserve::FOR_CHANNELS) {
-                        Ok(reserve) => self.reserve = reserve,
-                        Err(limit) => {
-                            self.connection.machine.handle_shortage(limit);
-                            continue;
-                        }
+    /// Hands the machine what has arrived.
+    fn read(&mut self) {
+        let mut buffer = [0; READ_BYTES];
+        for _ in 0..READS_PER_TURN {
+            match tcp::read(&self.stream, &mut buffer) {
+                ReadOutcome::Bytes(bytes) => {
+                    self.is_heard = true;
+                    self.machine.handle_bytes(bytes);
+                    if bytes.len() < READ_BYTES {
+                        break;
                     }
-                    let name = SocketName::of(&name, in_directory, &self.unix);
-                    let outcome = name
-                        .map_err(io::Error::other)
-                        .and_then(|name| self.listen_unix(name, watch));
-                    self.connection.machine.handle_listening(
-                        outcome.map_err(|error| format!("its Unix socket failed ({error})")),
-                    );
                 }
-                AcceptorEvent::CloseUnix => {
-                    self.close_unix(watch);
-                    self.reserve = Reserve::default();
-                }
-                AcceptorEvent::FindDevice => match self.own_address {
-                    Some(address) => self.device_jobs.push(DeviceJob::Find(address)),
-                    None => self
-                        .connection
-                        .machine
-                        .handle_device(Err(NO_RDMA.to_owned())),
-                },
-                AcceptorEvent::PreparePair => match self.own_address.zip(self.address.inet()) {
-                    Some((local, peer)) => self.device_jobs.push(DeviceJob::Prepare(PairRequest {
-                        local,
-                        peer,
-                        offered: self.connection.machine.offered(),
-                        end: Party::Acceptor,
-                        resumes: self.connection.machine.resumes(),
-                    })),
-                    None => self
-                        .connection
-                        .machine
-                        .handle_prepared(Err(NO_RDMA.to_owned())),
-                },
-                AcceptorEvent::ConnectPair(theirs) => {
-                    let pair = self.pair.take();
-                    self.device_jobs
-                        .extend(pair.map(|pair| DeviceJob::Connect(pair, theirs)));
-                }
-                AcceptorEvent::ClosePair => self.pair = None,
-                AcceptorEvent::Agreed(agreement) => {
-                    return HandshakeProgress::Agreed(agreement);
-                }
-                AcceptorEvent::Resumed(session) => {
-                    return HandshakeProgress::Resumed(session);
-                }
-                AcceptorEvent::Failed(error) => {
-                    return HandshakeProgress::Failed(error);
+                ReadOutcome::Nothing => break,
+                ReadOutcome::Closed(detail) => {
+                    self.machine.handle_closed(detail);
+                    break;
                 }
             }
         }
-        HandshakeProgress::Waiting
     }
 
-    fn listen_unix(&mut self, name: SocketName, watch: EpollEntry<'_>) -> io::Result<()> {
-        let listener = unix::listen_at(name, &self.unix)?;
-        watch.add(&listener, EventFlags::IN)?;
-        self.listener = Some(listener);
-        Ok(())
-    }
-
-    fn close_unix(&mut self, watch: EpollEntry<'_>) {
-        if let Some(listener) = self.listener.take() {
-            watch.remove(&listener);
+    /// Writes what the machine has to say, as much as the socket takes.
+    fn write(&mut self, watch: EpollEntry<'_>) {
+        while let Some(bytes) = self.machine.poll_transmit() {
+            self.outbox.extend(bytes);
         }
-        for visitor in self.visitors.drain(..) {
-            watch.remove(&visitor);
+        tcp::write(&self.stream, &mut self.outbox);
+        let want_writes = !self.outbox.is_empty();
+        if want_writes != self.watching_writes {
+            let writes = if want_writes {
+                EventFlags::OUT
+            } else {
+                EventFlags::empty()
+            };
+            watch.modify(&self.stream, EventFlags::IN | writes);
+            self.watching_writes = want_writes;
         }
-        self.bells = None;
     }
 
-    /// Checks whether this process may open the files of one more session, once the peer has said
-    /// Hello: a stranger that says nothing costs less.
+    /// Checks at an accepting end whether this process may open the files of one more session, once
+    /// the peer has said Hello: a stranger that says nothing costs less.
     fn look_for_descriptors(&mut self) {
-        if self.has_looked || !self.has_hello() {
-            return;
+        if !self.has_looked && self.has_hello() {
+            self.has_looked = true;
+            self.keep_descriptors();
         }
-        self.has_looked = true;
-        if let Err(limit) = Reserve::keep(reserve::OF_SESSION, reserve::FOR_CHANNELS) {
-            self.connection.machine.handle_shortage(limit);
-        }
+    }
+
+    /// Keeps descriptors for a session over shared memory, or tells the machine that there are too
+    /// few.
+    fn keep_descriptors(&mut self) -> Option<Reserve> {
+        let kept = Reserve::keep(reserve::OF_SESSION, reserve::FOR_CHANNELS);
+        kept.map_err(|limit| self.machine.handle_shortage(limit))
+            .ok()
     }
 }
 
-/// Draws what a handshake of the acceptor needs of randomness.
-pub(super) fn draw_entropy() -> io::Result<AcceptorEntropy> {
-    fn draw<const N: usize>() -> io::Result<[u8; N]> {
-        let mut bytes = [0; N];
-        ibex_base::random::fill(&mut bytes)?;
-        Ok(bytes)
-    }
-    Ok(AcceptorEntropy {
-        nonce: draw()?,
-        token: Secret::new(draw()?),
-        session_id: draw()?,
-        resume_secret: Secret::new(draw()?),
-    })
-}
+/// Length of one read, which is more than one end's half of any handshake of today.
+const READ_BYTES: usize = 4096;
 
-/// The most connections to the Unix socket that a turn accepts, of whichever user: both connections
-/// of a dialer. The socket stays ready while there are more.
-const VISITS_PER_TURN: usize = 2;
+/// Most reads of one handshake before the next connection has its turn; unread bytes stay in the
+/// socket.
+const READS_PER_TURN: usize = 4;
 
-/// The most connections of allowed users at the Unix socket that have presented no token yet.
-const MAX_VISITORS: usize = 4;
+/// The time for which a refused peer's bytes are read, and the most bytes. The peer closes as soon
+/// as it has read the reason.
+const FAREWELL: Duration = Duration::from_secs(1);
+const FAREWELL_BYTES: usize = 64 << 10;

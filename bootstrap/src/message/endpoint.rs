@@ -7,8 +7,7 @@ use std::ops::RangeInclusive;
 use hmac_sha256::Hash;
 
 use super::MessageError;
-use super::choice::parse_fabric_kind;
-use super::field::{FieldReader, FieldWriter};
+use super::field::{Field, FieldReader};
 use crate::fabric::FabricKind;
 use crate::identity::Secret;
 
@@ -114,21 +113,23 @@ impl Endpoint {
             Endpoint::Verbs(_) => FabricKind::Verbs,
         }
     }
+}
 
-    pub(super) fn parse(mut fields: FieldReader<'_>) -> Result<Endpoint, MessageError> {
-        Ok(match parse_fabric_kind(&mut fields)? {
-            FabricKind::Shm => Endpoint::Shm(ShmEndpoint::parse(fields)?),
+impl Field for Endpoint {
+    fn read(from: &mut FieldReader<'_>, _: &'static str) -> Result<Self, MessageError> {
+        Ok(match FabricKind::read(from, "fabric kind")? {
+            FabricKind::Shm => Endpoint::Shm(Field::read(from, "shm")?),
             FabricKind::Tcp => Endpoint::Tcp,
-            FabricKind::Verbs => Endpoint::Verbs(VerbsEndpoint::parse(fields)?),
+            FabricKind::Verbs => Endpoint::Verbs(Field::read(from, "verbs")?),
         })
     }
 
-    pub(super) fn write(&self, fields: &mut FieldWriter<'_>) {
-        fields.u8(self.fabric().to_wire());
+    fn write(&self, out: &mut Vec<u8>) {
+        self.fabric().write(out);
         match self {
-            Endpoint::Shm(endpoint) => endpoint.write(fields),
+            Endpoint::Shm(endpoint) => endpoint.write(out),
             Endpoint::Tcp => {}
-            Endpoint::Verbs(endpoint) => endpoint.write(fields),
+            Endpoint::Verbs(endpoint) => endpoint.write(out),
         }
     }
 }
@@ -149,16 +150,6 @@ impl ShmEndpoint {
             .collect();
         format!("ibex-{hex}").into_bytes()
     }
-
-    fn parse(mut fields: FieldReader<'_>) -> Result<ShmEndpoint, MessageError> {
-        Ok(ShmEndpoint {
-            token: Secret::new(fields.array("token")?),
-        })
-    }
-
-    fn write(&self, fields: &mut FieldWriter<'_>) {
-        fields.bytes(self.token.expose());
-    }
 }
 
 impl VerbsEndpoint {
@@ -170,165 +161,99 @@ impl VerbsEndpoint {
     pub const CREDIT: RangeInclusive<u32> = 0..=1 << 20;
     /// Most rails of a session.
     pub const MAX_RAILS: usize = 3;
+}
 
-    fn parse(mut fields: FieldReader<'_>) -> Result<VerbsEndpoint, MessageError> {
+impl Field for VerbsEndpoint {
+    fn read(from: &mut FieldReader<'_>, _: &'static str) -> Result<Self, MessageError> {
         let mut endpoint = VerbsEndpoint {
-            address: QueuePairAddress::parse(&mut fields)?,
-            max_inline_bytes: fields.u32("inline limit")?,
-            max_send_sge: fields.u16("send sge limit")?,
-            max_receive_sge: fields.u16("receive sge limit")?,
-            receive_buffer_bytes: fields.u32("receive buffer size")?,
-            credit: fields.u32("credit")?,
+            address: Field::read(from, "address")?,
+            max_inline_bytes: from.within("inline limit", 0..=Self::MAX_INLINE_BYTES)?,
+            max_send_sge: from.within("send sge limit", 1..=u16::MAX)?,
+            max_receive_sge: from.within("receive sge limit", 1..=u16::MAX)?,
+            receive_buffer_bytes: from.within("receive buffer size", Self::RECEIVE_BUFFER_BYTES)?,
+            credit: from.within("credit", Self::CREDIT)?,
             immediate: false,
             read_depth: 0,
             read_resources: 0,
             rails: Vec::new(),
         };
-        let abilities = fields.u8("abilities")?;
+        let abilities = u8::read(from, "abilities")?;
         endpoint.immediate = abilities & IMMEDIATE != 0;
         (endpoint.read_depth, endpoint.read_resources) = reads(abilities);
-        endpoint.address.partition_key = fields.u16("partition key")?;
-        endpoint.check()?;
-        endpoint.rails = VerbsRail::parse_all(&mut fields)?;
+        endpoint.address.partition_key = Field::read(from, "partition key")?;
+        for _ in 0..from.count("rail count", Self::MAX_RAILS)? {
+            endpoint.rails.push(Field::read(from, "rail")?);
+        }
         Ok(endpoint)
     }
 
-    /// Refuses values that no queue pair can have, or that this end would rely on in its own sums.
-    fn check(&self) -> Result<(), MessageError> {
-        self.address.check()?;
-        let fields = [
-            (
-                "inline limit",
-                self.max_inline_bytes,
-                self.max_inline_bytes <= Self::MAX_INLINE_BYTES,
-            ),
-            (
-                "send sge limit",
-                self.max_send_sge.into(),
-                self.max_send_sge > 0,
-            ),
-            (
-                "receive sge limit",
-                self.max_receive_sge.into(),
-                self.max_receive_sge > 0,
-            ),
-            (
-                "receive buffer size",
-                self.receive_buffer_bytes,
-                Self::RECEIVE_BUFFER_BYTES.contains(&self.receive_buffer_bytes),
-            ),
-            ("credit", self.credit, Self::CREDIT.contains(&self.credit)),
-        ];
-        all_possible(fields)
-    }
-
-    fn write(&self, fields: &mut FieldWriter<'_>) {
-        self.address.write(fields);
-        fields.u32(self.max_inline_bytes);
-        fields.u16(self.max_send_sge);
-        fields.u16(self.max_receive_sge);
-        fields.u32(self.receive_buffer_bytes);
-        fields.u32(self.credit);
-        fields.u8(u8::from(self.immediate) | read_bits(self.read_depth, self.read_resources));
-        fields.u16(self.address.partition_key);
-        VerbsRail::write_all(&self.rails, fields);
+    fn write(&self, out: &mut Vec<u8>) {
+        self.address.write(out);
+        self.max_inline_bytes.write(out);
+        self.max_send_sge.write(out);
+        self.max_receive_sge.write(out);
+        self.receive_buffer_bytes.write(out);
+        self.credit.write(out);
+        out.push(u8::from(self.immediate) | read_bits(self.read_depth, self.read_resources));
+        self.address.partition_key.write(out);
+        debug_assert!(self.rails.len() <= Self::MAX_RAILS);
+        out.push(self.rails.len() as u8);
+        self.rails.iter().for_each(|rail| rail.write(out));
     }
 }
 
-impl VerbsRail {
-    fn parse_all(fields: &mut FieldReader<'_>) -> Result<Vec<Self>, MessageError> {
-        let count = usize::from(fields.u8("rail count")?);
-        if count > VerbsEndpoint::MAX_RAILS {
-            return Err(MessageError::TooLong {
-                field: "rail count",
-                length: count,
-                max: VerbsEndpoint::MAX_RAILS,
-            });
-        }
-        (0..count).map(|_| Self::parse(fields)).collect()
-    }
-
-    fn parse(fields: &mut FieldReader<'_>) -> Result<Self, MessageError> {
-        let mut address = QueuePairAddress::parse(fields)?;
-        let (read_depth, read_resources) = reads(fields.u8("abilities")?);
-        address.partition_key = fields.u16("partition key")?;
-        address.check()?;
+impl Field for VerbsRail {
+    fn read(from: &mut FieldReader<'_>, _: &'static str) -> Result<Self, MessageError> {
+        let mut address = QueuePairAddress::read(from, "address")?;
+        let (read_depth, read_resources) = reads(u8::read(from, "abilities")?);
+        address.partition_key = Field::read(from, "partition key")?;
         Ok(Self {
             address,
             read_depth,
             read_resources,
-            probe_address: fields.u64("probe address")?,
-            probe_key: fields.u32("probe key")?,
+            probe_address: Field::read(from, "probe address")?,
+            probe_key: Field::read(from, "probe key")?,
         })
     }
 
-    fn write_all(rails: &[Self], fields: &mut FieldWriter<'_>) {
-        debug_assert!(rails.len() <= VerbsEndpoint::MAX_RAILS);
-        fields.u8(rails.len() as u8);
-        for rail in rails {
-            rail.address.write(fields);
-            fields.u8(read_bits(rail.read_depth, rail.read_resources));
-            fields.u16(rail.address.partition_key);
-            fields.u64(rail.probe_address);
-            fields.u32(rail.probe_key);
-        }
+    fn write(&self, out: &mut Vec<u8>) {
+        self.address.write(out);
+        out.push(read_bits(self.read_depth, self.read_resources));
+        self.address.partition_key.write(out);
+        self.probe_address.write(out);
+        self.probe_key.write(out);
     }
 }
 
-impl QueuePairAddress {
-    /// Reads the address but for the partition's key, which stands further behind.
-    fn parse(fields: &mut FieldReader<'_>) -> Result<Self, MessageError> {
-        Ok(Self {
-            queue_pair: bounded("queue pair number", fields.u32("queue pair number")?)?,
-            packet_sequence: bounded("packet sequence", fields.u32("packet sequence")?)?,
-            lid: fields.u16("lid")?,
-            gid: fields.array("gid")?,
-            gid_type: GidKind::from_wire(fields.u8("gid type")?)?,
-            mtu_bytes: fields.u16("mtu")?,
-            partition_key: 0,
-        })
-    }
-
-    /// Refuses values that no queue pair can have.
-    fn check(&self) -> Result<(), MessageError> {
-        let is_mtu = matches!(self.mtu_bytes, 256 | 512 | 1024 | 2048 | 4096);
-        all_possible([
+/// The address but for the partition's key, which stands further behind.
+impl Field for QueuePairAddress {
+    fn read(from: &mut FieldReader<'_>, _: &'static str) -> Result<Self, MessageError> {
+        let address = Self {
             // 0 and 1 are for management: IB_QPT_SMI and IB_QPT_GSI, include/rdma/ib_verbs.h.
-            ("queue pair number", self.queue_pair, self.queue_pair > 1),
-            ("mtu", self.mtu_bytes.into(), is_mtu),
-        ])
-    }
-
-    /// Writes what [`parse`](Self::parse) reads.
-    fn write(&self, fields: &mut FieldWriter<'_>) {
-        fields.u32(self.queue_pair);
-        fields.u32(self.packet_sequence);
-        fields.u16(self.lid);
-        fields.bytes(&self.gid);
-        fields.u8(self.gid_type.to_wire());
-        fields.u16(self.mtu_bytes);
-    }
-}
-
-impl GidKind {
-    pub(crate) fn to_wire(self) -> u8 {
-        match self {
-            GidKind::Infiniband => 0,
-            GidKind::RoceV1 => 1,
-            GidKind::RoceV2 => 2,
-        }
-    }
-
-    fn from_wire(byte: u8) -> Result<GidKind, MessageError> {
-        match byte {
-            0 => Ok(GidKind::Infiniband),
-            1 => Ok(GidKind::RoceV1),
-            2 => Ok(GidKind::RoceV2),
-            _ => Err(MessageError::UnknownValue {
-                field: "gid type",
-                value: u32::from(byte),
+            queue_pair: from.within("queue pair number", 2..=MOST_OF_24_BITS)?,
+            packet_sequence: from.within("packet sequence", 0..=MOST_OF_24_BITS)?,
+            lid: Field::read(from, "lid")?,
+            gid: Field::read(from, "gid")?,
+            gid_type: Field::read(from, "gid type")?,
+            mtu_bytes: from.within("mtu", 256..=4096)?,
+            partition_key: 0,
+        };
+        match address.mtu_bytes.is_power_of_two() {
+            true => Ok(address),
+            false => Err(MessageError::UnknownValue {
+                field: "mtu",
+                value: address.mtu_bytes.into(),
             }),
         }
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        self.queue_pair.write(out);
+        self.packet_sequence.write(out);
+        self.lid.write(out);
+        self.gid.write(out);
+        self.gid_type.write(out);
+        self.mtu_bytes.write(out);
     }
 }
 
@@ -365,21 +290,5 @@ fn read_bits(depth: u8, resources: u8) -> u8 {
     bits(depth, READ_DEPTH_BIT) | bits(resources, READ_RESOURCES_BIT)
 }
 
-/// Refuses the first of these fields whose value is not possible.
-fn all_possible<const N: usize>(
-    fields: [(&'static str, u32, bool); N],
-) -> Result<(), MessageError> {
-    match fields.into_iter().find(|(_, _, is_possible)| !is_possible) {
-        Some((field, value, _)) => Err(MessageError::UnknownValue { field, value }),
-        None => Ok(()),
-    }
-}
-
-/// Numbers of queue pairs and packets have 24 bits in every packet header.
-fn bounded(field: &'static str, value: u32) -> Result<u32, MessageError> {
-    if value >> 24 == 0 {
-        Ok(value)
-    } else {
-        Err(MessageError::UnknownValue { field, value })
-    }
-}
+/// The greatest number of a queue pair, and of a packet.
+const MOST_OF_24_BITS: u32 = (1 << 24) - 1;

@@ -6,10 +6,10 @@
 
 use std::fmt;
 
-use ibex_tls::{Credentials, Method};
+use ibex_base::tls::{Method, TlsCredentials};
 
 use super::MessageError;
-use super::field::{FieldReader, FieldWriter};
+use super::field::{Field, FieldReader};
 
 /// The first message of a node, before anything is agreed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,61 +72,33 @@ pub enum SecurityMode {
     Unknown(u8),
 }
 
-impl Hello {
-    pub(super) fn parse(mut fields: FieldReader<'_>) -> Result<Hello, MessageError> {
-        let mut version = || {
-            Ok(Version {
-                major: fields.u16("version")?,
-                minor: fields.u16("version")?,
-            })
-        };
-        Ok(Hello {
-            versions: VersionRange {
-                oldest: version()?,
-                newest: version()?,
-            },
-            features: fields.u64("features")?,
-            security: SecurityMode::from_wire(fields.u8("security mode")?),
-            nonce: fields.array("nonce")?,
-        })
-    }
-
-    pub(super) fn write(&self, fields: &mut FieldWriter<'_>) {
-        for version in [self.versions.oldest, self.versions.newest] {
-            fields.u16(version.major);
-            fields.u16(version.minor);
-        }
-        fields.u64(self.features);
-        fields.u8(self.security.to_wire());
-        fields.bytes(&self.nonce);
-    }
-}
-
 impl SecurityMode {
-    pub(crate) fn of(credentials: Option<&Credentials>) -> SecurityMode {
-        match credentials.map(Credentials::method) {
+    pub(crate) fn of(credentials: Option<&dyn TlsCredentials>) -> SecurityMode {
+        match credentials.map(TlsCredentials::method) {
             None => SecurityMode::None,
             Some(Method::Certificates) => SecurityMode::Certificates,
             Some(Method::SharedSecret) => SecurityMode::SharedSecret,
         }
     }
+}
 
-    fn to_wire(self) -> u8 {
-        match self {
-            SecurityMode::None => 0,
-            SecurityMode::Certificates => 1,
-            SecurityMode::SharedSecret => 2,
-            SecurityMode::Unknown(mode) => mode,
-        }
-    }
-
-    fn from_wire(byte: u8) -> SecurityMode {
-        match byte {
+impl Field for SecurityMode {
+    fn read(from: &mut FieldReader<'_>, name: &'static str) -> Result<Self, MessageError> {
+        Ok(match u8::read(from, name)? {
             0 => SecurityMode::None,
             1 => SecurityMode::Certificates,
             2 => SecurityMode::SharedSecret,
             mode => SecurityMode::Unknown(mode),
-        }
+        })
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        out.push(match *self {
+            SecurityMode::None => 0,
+            SecurityMode::Certificates => 1,
+            SecurityMode::SharedSecret => 2,
+            SecurityMode::Unknown(mode) => mode,
+        });
     }
 }
 

@@ -27,6 +27,7 @@ mod choice;
 mod endpoint;
 mod field;
 mod hello;
+mod layout;
 mod offer;
 mod ready;
 mod refusal;
@@ -48,7 +49,7 @@ pub use refusal::{HandshakeRefusal, RefusalCause, ResumeRefusal};
 pub use resume::{Resume, Resumed};
 pub use text::Text;
 
-use field::{FieldReader, FieldWriter};
+use field::{Field, FieldReader};
 
 /// The first bytes of each direction.
 ///
@@ -60,55 +61,63 @@ pub const MAGIC: [u8; 8] = *b"\x89ibex\r\n\x1a";
 /// Longest message, its kind and its checksum included and its length prefix not.
 pub const MAX_MESSAGE_BYTES: usize = 4096;
 
-/// A message of a handshake.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum HandshakeMessage {
-    /// The first message of a node, before anything is agreed.
-    Hello(Hello),
-    /// A node's identity, fabrics and limits.
-    Offer(Offer),
-    /// The dialer's pick.
-    Choice(FabricChoice),
-    /// The place to go to for the chosen fabric.
-    Endpoint(Endpoint),
-    /// The acceptor cannot provide the chosen fabric.
-    Unavailable(Unavailable),
-    /// The sender is ready.
-    Ready(Ready),
-    /// The end of the handshake.
-    Refusal(HandshakeRefusal),
-    /// The dialer's request to resume a session over this connection.
-    Resume(Resume),
-    /// The acceptor's consent to resume the session.
-    Resumed(Resumed),
-    /// The first message of each end behind TLS.
-    Binding(Binding),
+/// Defines the messages, each with the number of its kind.
+macro_rules! messages {
+    ($($(#[$doc:meta])* $kind:ident($fields:ty) = $number:literal,)*) => {
+        /// A message of a handshake.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub enum HandshakeMessage {
+            $($(#[$doc])* $kind($fields),)*
+        }
+
+        /// The kind of a message.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub enum MessageKind {
+            $(#[doc = concat!("[`HandshakeMessage::", stringify!($kind), "`]")] $kind = $number,)*
+        }
+
+        impl HandshakeMessage {
+            /// Returns the kind of this message.
+            pub fn kind(&self) -> MessageKind {
+                match self { $(Self::$kind(_) => MessageKind::$kind,)* }
+            }
+
+            fn read_fields(kind: u8, from: &mut FieldReader<'_>) -> Result<Self, MessageError> {
+                match kind {
+                    $($number => Field::read(from, stringify!($kind)).map(Self::$kind),)*
+                    kind => Err(MessageError::UnknownKind(kind)),
+                }
+            }
+
+            fn write_fields(&self, out: &mut Vec<u8>) {
+                match self { $(Self::$kind(fields) => fields.write(out),)* }
+            }
+        }
+    };
 }
 
-/// The kind of a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum MessageKind {
-    /// [`HandshakeMessage::Hello`]
-    Hello = 1,
-    /// [`HandshakeMessage::Offer`]
-    Offer = 2,
-    /// [`HandshakeMessage::Choice`]
-    Choice = 3,
-    /// [`HandshakeMessage::Endpoint`]
-    Endpoint = 4,
-    /// [`HandshakeMessage::Unavailable`]
-    Unavailable = 5,
-    /// [`HandshakeMessage::Ready`]
-    Ready = 6,
-    /// [`HandshakeMessage::Refusal`]
-    Refusal = 7,
-    /// [`HandshakeMessage::Resume`]
-    Resume = 8,
-    /// [`HandshakeMessage::Resumed`]
-    Resumed = 9,
-    /// [`HandshakeMessage::Binding`]
-    Binding = 10,
+messages! {
+    /// The first message of a node, before anything is agreed.
+    Hello(Hello) = 1,
+    /// A node's identity, fabrics and limits.
+    Offer(Offer) = 2,
+    /// The dialer's pick.
+    Choice(FabricChoice) = 3,
+    /// The place to go to for the chosen fabric.
+    Endpoint(Endpoint) = 4,
+    /// The acceptor cannot provide the chosen fabric.
+    Unavailable(Unavailable) = 5,
+    /// The sender is ready.
+    Ready(Ready) = 6,
+    /// The end of the handshake.
+    Refusal(HandshakeRefusal) = 7,
+    /// The dialer's request to resume a session over this connection.
+    Resume(Resume) = 8,
+    /// The acceptor's consent to resume the session.
+    Resumed(Resumed) = 9,
+    /// The first message of each end behind TLS.
+    Binding(Binding) = 10,
 }
 
 /// The reason why bytes are not a message. The sender is at fault: it broke the protocol.
@@ -179,39 +188,10 @@ pub fn parse_message(bytes: &[u8]) -> Result<HandshakeMessage, MessageError> {
             length: bytes.len(),
         });
     }
-    let kind = MessageKind::from_wire(kind).ok_or(MessageError::UnknownKind(kind))?;
-    let fields = FieldReader::new(body);
-    Ok(match kind {
-        MessageKind::Hello => HandshakeMessage::Hello(Hello::parse(fields)?),
-        MessageKind::Offer => HandshakeMessage::Offer(Offer::parse(fields)?),
-        MessageKind::Choice => HandshakeMessage::Choice(FabricChoice::parse(fields)?),
-        MessageKind::Endpoint => HandshakeMessage::Endpoint(Endpoint::parse(fields)?),
-        MessageKind::Unavailable => HandshakeMessage::Unavailable(Unavailable::parse(fields)?),
-        MessageKind::Ready => HandshakeMessage::Ready(Ready::parse(fields)?),
-        MessageKind::Refusal => HandshakeMessage::Refusal(HandshakeRefusal::parse(fields)?),
-        MessageKind::Resume => HandshakeMessage::Resume(Resume::parse(fields)?),
-        MessageKind::Resumed => HandshakeMessage::Resumed(Resumed::parse(fields)?),
-        MessageKind::Binding => HandshakeMessage::Binding(Binding::parse(fields)?),
-    })
+    HandshakeMessage::read_fields(kind, &mut FieldReader(body))
 }
 
 impl HandshakeMessage {
-    /// Returns the kind of this message.
-    pub fn kind(&self) -> MessageKind {
-        match self {
-            HandshakeMessage::Hello(_) => MessageKind::Hello,
-            HandshakeMessage::Offer(_) => MessageKind::Offer,
-            HandshakeMessage::Choice(_) => MessageKind::Choice,
-            HandshakeMessage::Endpoint(_) => MessageKind::Endpoint,
-            HandshakeMessage::Unavailable(_) => MessageKind::Unavailable,
-            HandshakeMessage::Ready(_) => MessageKind::Ready,
-            HandshakeMessage::Refusal(_) => MessageKind::Refusal,
-            HandshakeMessage::Resume(_) => MessageKind::Resume,
-            HandshakeMessage::Resumed(_) => MessageKind::Resumed,
-            HandshakeMessage::Binding(_) => MessageKind::Binding,
-        }
-    }
-
     /// Appends a *Hello* with its length prefix.
     pub fn write(&self, out: &mut Vec<u8>) {
         self.write_with_room(out, 0);
@@ -231,43 +211,13 @@ impl HandshakeMessage {
         let prefix = out.len();
         out.extend_from_slice(&[0; 2]);
         out.push(self.kind() as u8);
-        let mut fields = FieldWriter::new(out);
-        match self {
-            HandshakeMessage::Hello(hello) => hello.write(&mut fields),
-            HandshakeMessage::Offer(offer) => offer.write(&mut fields),
-            HandshakeMessage::Choice(choice) => choice.write(&mut fields),
-            HandshakeMessage::Endpoint(endpoint) => endpoint.write(&mut fields),
-            HandshakeMessage::Unavailable(unavailable) => unavailable.write(&mut fields),
-            HandshakeMessage::Ready(ready) => ready.write(&mut fields),
-            HandshakeMessage::Refusal(refusal) => refusal.write(&mut fields),
-            HandshakeMessage::Resume(resume) => resume.write(&mut fields),
-            HandshakeMessage::Resumed(resumed) => resumed.write(&mut fields),
-            HandshakeMessage::Binding(binding) => binding.write(&mut fields),
-        }
+        self.write_fields(out);
         let length = out.len() - prefix - 2 + behind;
         debug_assert!(
             length <= MAX_MESSAGE_BYTES,
             "each variable field is bounded"
         );
         out[prefix..prefix + 2].copy_from_slice(&(length as u16).to_le_bytes());
-    }
-}
-
-impl MessageKind {
-    fn from_wire(byte: u8) -> Option<MessageKind> {
-        match byte {
-            1 => Some(MessageKind::Hello),
-            2 => Some(MessageKind::Offer),
-            3 => Some(MessageKind::Choice),
-            4 => Some(MessageKind::Endpoint),
-            5 => Some(MessageKind::Unavailable),
-            6 => Some(MessageKind::Ready),
-            7 => Some(MessageKind::Refusal),
-            8 => Some(MessageKind::Resume),
-            9 => Some(MessageKind::Resumed),
-            10 => Some(MessageKind::Binding),
-            _ => None,
-        }
     }
 }
 

@@ -1,10 +1,8 @@
 //! *Offer*: a node's identity, its limits and its fabrics.
 
-use ibex_base::Escaped;
-
-use super::field::{FieldReader, FieldWriter};
+use super::field::{Field, FieldReader, write_string};
 use super::{MessageError, Ready, SessionSecrets, Text};
-use crate::fabric::{FabricKind, FabricOffer, Policy, VerbsDevice};
+use crate::fabric::{FabricKind, FabricOffer, VerbsDevice};
 use crate::host_tags::HostTags;
 use crate::identity::{Incarnation, NodeIdentity};
 use crate::integrity::Integrity;
@@ -79,131 +77,72 @@ impl Offer {
             };
         }
     }
+}
 
-    pub(super) fn parse(mut fields: FieldReader<'_>) -> Result<Offer, MessageError> {
-        let mut offer = Offer {
-            identity: NodeIdentity(fields.array("identity")?),
-            incarnation: fields.u64("incarnation")?,
-            host: HostTags {
-                boot: fields.array("tag of the host")?,
-                network: fields.array("tag of the network namespace")?,
-                pid_namespace: fields.array("tag of the pid namespace")?,
-                user: fields.array("tag of the user")?,
-            },
-            limits: Limits {
-                channels: fields.u32("channel limit")?,
-                session_credit_bytes: fields.u64("session credit")?,
-                max_frame_bytes: fields.u32("frame limit")?,
-            },
-            integrity: parse_integrity(&mut fields)?,
-            fabrics: Vec::new(),
-            requires_encryption: false,
-            name: Text::default(),
-        };
-        let count = usize::from(fields.u8("fabric count")?);
-        if count > Offer::MAX_FABRICS {
-            return Err(MessageError::TooLong {
-                field: "fabric count",
-                length: count,
-                max: Offer::MAX_FABRICS,
-            });
-        }
-        for _ in 0..count {
-            // A fabric of a later version is skipped as a whole, by its length.
-            let Some(fabric) = parse_fabric(&mut fields)? else {
+/// Each fabric has its capabilities behind their length, so that one of a later version is skipped.
+impl Field for Vec<FabricOffer> {
+    fn read(from: &mut FieldReader<'_>, _: &'static str) -> Result<Self, MessageError> {
+        let mut fabrics = Vec::new();
+        for _ in 0..from.count("fabric count", Offer::MAX_FABRICS)? {
+            let kind = u8::read(from, "fabric kind")?;
+            let mut policy = FieldReader(from.bytes("fabric policy", 1)?);
+            let capabilities = from.string("fabric capabilities", MAX_CAPABILITY_BYTES)?;
+            let Some(kind) = FabricKind::from_wire(kind) else {
                 continue;
             };
-            if offer.fabric(fabric.kind).is_some() {
+            if fabrics.iter().any(|known: &FabricOffer| known.kind == kind) {
                 return Err(MessageError::Repeated { field: "fabric" });
             }
-            offer.fabrics.push(fabric);
+            let has = |capability| kind == FabricKind::Shm && capabilities.contains(&capability);
+            let has_device = kind == FabricKind::Verbs && !capabilities.is_empty();
+            let device = || Field::read(&mut FieldReader(capabilities), "device");
+            fabrics.push(FabricOffer {
+                device: has_device.then(device).transpose()?,
+                is_denied: has(DENIED),
+                crosses_users: has(CROSSES_USERS),
+                has_directory: has(HAS_DIRECTORY),
+                ..FabricOffer::new(kind, Field::read(&mut policy, "fabric policy")?)
+            });
         }
-        offer.requires_encryption = fields.u8("encryption")? != 0;
-        let name = fields.string("node name", Offer::MAX_NAME_BYTES)?;
-        offer.name = Text::new(&String::from_utf8_lossy(name));
-        Ok(offer)
+        Ok(fabrics)
     }
 
-    pub(super) fn write(&self, fields: &mut FieldWriter<'_>) {
-        fields.bytes(&self.identity.0);
-        fields.u64(self.incarnation);
-        let host = &self.host;
-        for tag in [host.boot, host.network, host.pid_namespace, host.user] {
-            fields.bytes(&tag);
+    fn write(&self, out: &mut Vec<u8>) {
+        debug_assert!(self.len() <= Offer::MAX_FABRICS);
+        out.push(self.len() as u8);
+        for fabric in self {
+            let mut capabilities = Vec::new();
+            if let Some(device) = &fabric.device {
+                device.write(&mut capabilities);
+            }
+            let own = [
+                (fabric.is_denied, DENIED),
+                (fabric.crosses_users, CROSSES_USERS),
+                (fabric.has_directory, HAS_DIRECTORY),
+            ];
+            capabilities.extend(own.iter().filter(|(has, _)| *has).map(|(_, byte)| byte));
+            fabric.kind.write(out);
+            fabric.policy.write(out);
+            write_string(out, &capabilities, MAX_CAPABILITY_BYTES);
         }
-        fields.u32(self.limits.channels);
-        fields.u64(self.limits.session_credit_bytes);
-        fields.u32(self.limits.max_frame_bytes);
-        fields.u8(self.integrity.to_wire());
-        debug_assert!(self.fabrics.len() <= Offer::MAX_FABRICS);
-        fields.u8(self.fabrics.len() as u8);
-        for fabric in &self.fabrics {
-            write_fabric(fabric, fields);
-        }
-        fields.u8(u8::from(self.requires_encryption));
-        fields.string(self.name.as_str().as_bytes(), Offer::MAX_NAME_BYTES);
     }
 }
 
-fn parse_integrity(fields: &mut FieldReader<'_>) -> Result<Integrity, MessageError> {
-    let integrity = fields.u8("integrity")?;
-    Integrity::from_wire(integrity).ok_or(MessageError::UnknownValue {
-        field: "integrity",
-        value: u32::from(integrity),
-    })
-}
-
-fn parse_fabric(fields: &mut FieldReader<'_>) -> Result<Option<FabricOffer>, MessageError> {
-    let kind = fields.u8("fabric kind")?;
-    let policy = fields.u8("fabric policy")?;
-    let capabilities = fields.string("fabric capabilities", MAX_CAPABILITY_BYTES)?;
-    let Some(kind) = FabricKind::from_wire(kind) else {
-        return Ok(None);
-    };
-    let policy = Policy::from_wire(policy).ok_or(MessageError::UnknownValue {
-        field: "fabric policy",
-        value: u32::from(policy),
-    })?;
-    let device = match kind {
-        FabricKind::Verbs if !capabilities.is_empty() => {
-            Some(parse_device(FieldReader::new(capabilities))?)
-        }
-        _ => None,
-    };
-    let has = |capability| kind == FabricKind::Shm && capabilities.contains(&capability);
-    Ok(Some(FabricOffer {
-        device,
-        is_denied: has(DENIED),
-        crosses_users: has(CROSSES_USERS),
-        has_directory: has(HAS_DIRECTORY),
-        ..FabricOffer::new(kind, policy)
-    }))
-}
-
-fn parse_device(mut fields: FieldReader<'_>) -> Result<VerbsDevice, MessageError> {
-    let hardware = fields.u8("verbs hardware flag")? != 0;
-    let name = fields.string("verbs device name", Offer::MAX_DEVICE_NAME_BYTES)?;
-    // The name is shown to people and never opened.
-    let name = Escaped(&String::from_utf8_lossy(name)).to_string();
-    Ok(VerbsDevice { hardware, name })
-}
-
-fn write_fabric(fabric: &FabricOffer, fields: &mut FieldWriter<'_>) {
-    let mut capabilities = Vec::new();
-    if let Some(device) = &fabric.device {
-        let mut fields = FieldWriter::new(&mut capabilities);
-        fields.u8(u8::from(device.hardware));
-        fields.string(device.name.as_bytes(), Offer::MAX_DEVICE_NAME_BYTES);
+impl Field for VerbsDevice {
+    fn read(from: &mut FieldReader<'_>, _: &'static str) -> Result<Self, MessageError> {
+        Ok(Self {
+            hardware: Field::read(from, "verbs hardware flag")?,
+            // The name is shown to people and never opened.
+            name: from
+                .text("verbs device name", Offer::MAX_DEVICE_NAME_BYTES)?
+                .to_string(),
+        })
     }
-    let own = [
-        (fabric.is_denied, DENIED),
-        (fabric.crosses_users, CROSSES_USERS),
-        (fabric.has_directory, HAS_DIRECTORY),
-    ];
-    capabilities.extend(own.iter().filter(|(has, _)| *has).map(|(_, byte)| byte));
-    fields.u8(fabric.kind.to_wire());
-    fields.u8(fabric.policy.to_wire());
-    fields.string(&capabilities, MAX_CAPABILITY_BYTES);
+
+    fn write(&self, out: &mut Vec<u8>) {
+        self.hardware.write(out);
+        write_string(out, self.name.as_bytes(), Offer::MAX_DEVICE_NAME_BYTES);
+    }
 }
 
 /// The mark of a fabric that is denied to its node.

@@ -1,7 +1,5 @@
 //! *Ready*: this end has everything it needs.
 
-use super::MessageError;
-use super::field::{FieldReader, FieldWriter};
 use crate::identity::Secret;
 
 /// The last message of both ends: the dialer's first, then the
@@ -29,25 +27,4 @@ impl Ready {
         process: None,
         session: None,
     };
-
-    pub(super) fn parse(mut fields: FieldReader<'_>) -> Result<Ready, MessageError> {
-        let process = Some(fields.u32("process")?).filter(|process| *process != 0);
-        let session = match fields.u8("session flag")? {
-            0 => None,
-            _ => Some(SessionSecrets {
-                id: fields.array("session id")?,
-                resume: Secret::new(fields.array("resume secret")?),
-            }),
-        };
-        Ok(Ready { process, session })
-    }
-
-    pub(super) fn write(&self, fields: &mut FieldWriter<'_>) {
-        fields.u32(self.process.unwrap_or(0));
-        fields.u8(u8::from(self.session.is_some()));
-        if let Some(session) = &self.session {
-            fields.bytes(&session.id);
-            fields.bytes(session.resume.expose());
-        }
-    }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::field::{FieldReader, FieldWriter};
+use super::field::{Field, FieldReader};
 use super::{MessageError, Text};
 use crate::party::Party;
 use crate::places::SessionLimit;
@@ -57,74 +57,55 @@ impl HandshakeRefusal {
             cause: None,
         }
     }
+}
 
-    pub(super) fn parse(mut fields: FieldReader<'_>) -> Result<HandshakeRefusal, MessageError> {
-        let reason = fields.text("reason")?;
-        let cause = match fields.u8("refusal code")? {
-            PER_PEER => Some(parse_limit(fields, SessionLimit::PerPeer)?),
-            PER_NODE => Some(parse_limit(fields, SessionLimit::PerNode)?),
-            DESCRIPTORS => {
-                let (end, limit) = parse_end_and_limit(fields)?;
-                Some(RefusalCause::Descriptors(end, limit))
+/// The words, and the number of the cause. Causes with a limit name the end that has it, and the
+/// limit.
+impl Field for HandshakeRefusal {
+    fn read(from: &mut FieldReader<'_>, _: &'static str) -> Result<Self, MessageError> {
+        let reason = Field::read(from, "reason")?;
+        let code = u8::read(from, "refusal code")?;
+        let limit: fn(Party, u32) -> RefusalCause = match code {
+            PER_PEER => |end, limit| RefusalCause::Limit(end, SessionLimit::PerPeer(limit)),
+            PER_NODE => |end, limit| RefusalCause::Limit(end, SessionLimit::PerNode(limit)),
+            DESCRIPTORS => RefusalCause::Descriptors,
+            // There may be no cause, or one that only a later version knows: the words say it.
+            code => {
+                let known = WITHOUT_LIMIT.iter().find(|(number, _)| *number == code);
+                let cause = known.map(|(_, cause)| *cause);
+                return Ok(Self { reason, cause });
             }
-            NO_SUCH_SESSION => Some(RefusalCause::Resume(ResumeRefusal::NoSuchSession)),
-            WRONG_PROOF => Some(RefusalCause::Resume(ResumeRefusal::WrongProof)),
-            OLD_EPOCH => Some(RefusalCause::Resume(ResumeRefusal::OldEpoch)),
-            OTHER_IDENTITY => Some(RefusalCause::Resume(ResumeRefusal::OtherIdentity)),
-            NOT_OVER_FABRIC => Some(RefusalCause::NotOverFabric),
-            CLOSING => Some(RefusalCause::Closing),
-            GARBLED => Some(RefusalCause::Garbled),
-            // There is no cause, or one that only a later version knows: the words say it.
-            _ => None,
         };
-        Ok(HandshakeRefusal { reason, cause })
+        let end = match u8::read(from, "end of the limit")? {
+            DIALER => Party::Dialer,
+            _ => Party::Acceptor,
+        };
+        let cause = Some(limit(end, Field::read(from, "session limit")?));
+        Ok(Self { reason, cause })
     }
 
-    pub(super) fn write(&self, fields: &mut FieldWriter<'_>) {
-        fields.text(&self.reason);
+    fn write(&self, out: &mut Vec<u8>) {
+        self.reason.write(out);
         let (code, end, limit) = match self.cause {
-            None => return fields.u8(IN_WORDS),
-            Some(RefusalCause::Resume(refusal)) => return fields.u8(refusal.to_wire()),
-            Some(RefusalCause::NotOverFabric) => return fields.u8(NOT_OVER_FABRIC),
-            Some(RefusalCause::Closing) => return fields.u8(CLOSING),
-            Some(RefusalCause::Garbled) => return fields.u8(GARBLED),
             Some(RefusalCause::Limit(end, SessionLimit::PerPeer(limit))) => (PER_PEER, end, limit),
             Some(RefusalCause::Limit(end, SessionLimit::PerNode(limit))) => (PER_NODE, end, limit),
             Some(RefusalCause::Descriptors(end, limit)) => (DESCRIPTORS, end, limit),
+            cause => {
+                let known = WITHOUT_LIMIT
+                    .iter()
+                    .find(|(_, known)| Some(*known) == cause);
+                return out.push(known.map_or(IN_WORDS, |(number, _)| *number));
+            }
         };
-        fields.u8(code);
-        fields.u8(match end {
-            Party::Dialer => DIALER,
-            Party::Acceptor => ACCEPTOR,
-        });
-        fields.u32(limit);
-    }
-}
-
-fn parse_limit(
-    fields: FieldReader<'_>,
-    limit: fn(u32) -> SessionLimit,
-) -> Result<RefusalCause, MessageError> {
-    let (end, number) = parse_end_and_limit(fields)?;
-    Ok(RefusalCause::Limit(end, limit(number)))
-}
-
-fn parse_end_and_limit(mut fields: FieldReader<'_>) -> Result<(Party, u32), MessageError> {
-    let end = match fields.u8("end of the limit")? {
-        DIALER => Party::Dialer,
-        _ => Party::Acceptor,
-    };
-    Ok((end, fields.u32("session limit")?))
-}
-
-impl ResumeRefusal {
-    fn to_wire(self) -> u8 {
-        match self {
-            ResumeRefusal::NoSuchSession => NO_SUCH_SESSION,
-            ResumeRefusal::WrongProof => WRONG_PROOF,
-            ResumeRefusal::OldEpoch => OLD_EPOCH,
-            ResumeRefusal::OtherIdentity => OTHER_IDENTITY,
-        }
+        out.extend([
+            code,
+            if end == Party::Dialer {
+                DIALER
+            } else {
+                ACCEPTOR
+            },
+        ]);
+        limit.write(out);
     }
 }
 
@@ -141,16 +122,19 @@ impl fmt::Display for ResumeRefusal {
     }
 }
 
+/// The numbers of the causes that have no limit.
+const WITHOUT_LIMIT: [(u8, RefusalCause); 7] = [
+    (3, RefusalCause::Resume(ResumeRefusal::NoSuchSession)),
+    (4, RefusalCause::Resume(ResumeRefusal::WrongProof)),
+    (5, RefusalCause::Resume(ResumeRefusal::OldEpoch)),
+    (6, RefusalCause::NotOverFabric),
+    (7, RefusalCause::Closing),
+    (8, RefusalCause::Garbled),
+    (9, RefusalCause::Resume(ResumeRefusal::OtherIdentity)),
+];
 const IN_WORDS: u8 = 0;
 const PER_PEER: u8 = 1;
 const PER_NODE: u8 = 2;
-const NO_SUCH_SESSION: u8 = 3;
-const WRONG_PROOF: u8 = 4;
-const OLD_EPOCH: u8 = 5;
-const NOT_OVER_FABRIC: u8 = 6;
-const CLOSING: u8 = 7;
-const GARBLED: u8 = 8;
-const OTHER_IDENTITY: u8 = 9;
 const DESCRIPTORS: u8 = 10;
 const DIALER: u8 = 0;
 const ACCEPTOR: u8 = 1;

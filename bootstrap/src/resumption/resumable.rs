@@ -1,20 +1,54 @@
 //! A node's sessions that its peers may resume.
 #![forbid(unsafe_code)]
 
+use std::collections::HashMap;
 use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use ibex_tls::AuthenticatedAs;
+use ibex_base::sync::lock;
+use ibex_base::tls::AuthenticatedAs;
 
 use crate::fabric::FabricKind;
 use crate::identity::Secret;
 
-/// The sessions that peers may resume.
-pub trait ResumableSessions: fmt::Debug + Send + Sync {
-    /// Returns a session that is up or suspended; `None` if it has ended. Where both ends of a
-    /// session are this node's, it is the accepting one.
-    ///
-    /// An [`Acceptor`](crate::Acceptor) calls this in its turn, so it must not wait for long.
-    fn find(&self, session_id: &[u8; 16]) -> Option<Resumable>;
+/// The sessions of a node that peers may resume: those that are up or suspended. Where both ends of a
+/// session are this node's, it is the accepting one. Clones share them.
+#[derive(Clone, Default)]
+pub struct ResumableSessions(Arc<Mutex<HashMap<[u8; 16], Resumable>>>);
+
+/// A session that peers may resume, until this is dropped.
+pub struct RegisteredSession {
+    sessions: ResumableSessions,
+    id: [u8; 16],
+}
+
+impl ResumableSessions {
+    /// Enters a session under its name.
+    pub fn enter(&self, id: [u8; 16], session: Resumable) -> RegisteredSession {
+        self.lock().insert(id, session);
+        let sessions = self.clone();
+        RegisteredSession { sessions, id }
+    }
+
+    /// Returns the sessions by name. An [`Acceptor`](crate::Acceptor) waits for the lock in its turn.
+    pub fn lock(&self) -> MutexGuard<'_, HashMap<[u8; 16], Resumable>> {
+        lock(&self.0)
+    }
+}
+
+impl Drop for RegisteredSession {
+    fn drop(&mut self) {
+        self.sessions.lock().remove(&self.id);
+    }
+}
+
+/// Omits the sessions' names, which are half of what resumes them.
+impl fmt::Debug for ResumableSessions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResumableSessions")
+            .field("count", &self.lock().len())
+            .finish()
+    }
 }
 
 /// A session that peers may resume.

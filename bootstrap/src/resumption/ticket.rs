@@ -1,7 +1,7 @@
 //! Tickets, by which a dialer resumes a session.
 #![forbid(unsafe_code)]
 
-use ibex_tls::AuthenticatedAs;
+use ibex_base::tls::AuthenticatedAs;
 
 use crate::fabric::FabricKind;
 use crate::identity::{Incarnation, NodeIdentity, Secret};

@@ -29,7 +29,7 @@ impl Turned {
     }
 
     /// Orders a session, for which the dialer tries again and again.
-    pub(crate) fn dial(&self, number: u32, address: impl ToString) -> Dialing {
+    pub(crate) fn dial(&self, number: u32, address: impl ToString) -> Dialing<u32> {
         self.request(number, address, LONG, true)
     }
 
@@ -39,7 +39,7 @@ impl Turned {
         address: impl ToString,
         timeout: Duration,
         tries_again: bool,
-    ) -> Dialing {
+    ) -> Dialing<u32> {
         let request = DialRequest {
             address: address.to_string(),
             local: self.local.clone(),
@@ -49,7 +49,7 @@ impl Turned {
         self.desk.dial(number, request).expect("the dialer is open")
     }
 
-    pub(crate) fn resume(&self, number: u32, address: &str, ticket: &ResumeTicket) -> Dialing {
+    pub(crate) fn resume(&self, number: u32, address: &str, ticket: &ResumeTicket) -> Dialing<u32> {
         let request = ResumeRequest {
             address: address.parse().unwrap(),
             local: self.local.clone(),

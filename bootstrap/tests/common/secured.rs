@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ibex_bootstrap::handshake::DialerHandshake;
+use ibex_base::tls::TlsCredentials;
+use ibex_bootstrap::handshake::Handshake;
 use ibex_bootstrap::{HostHint, Local};
 use ibex_tls::{Credentials, Security, SharedSecret};
 
@@ -31,10 +32,10 @@ pub(crate) fn first_flights(dialer: &Local) -> Vec<u8> {
     };
     let now = Instant::now();
     let deadline = now + Duration::from_secs(5);
-    let mut machine = DialerHandshake::new(dialer, host, [7; 16], now, deadline);
+    let mut machine = Handshake::dial(dialer, host, [7; 16], now, deadline);
     let mut flights = machine.poll_transmit().unwrap();
     let mut tls = credentials().dialer(None).unwrap();
-    tls.process(&mut |_| {}).unwrap();
+    tls.receive(&[], &mut |_| {}).unwrap();
     flights.extend_from_slice(tls.outgoing());
     flights
 }

@@ -1,19 +1,10 @@
 //! The sessions of a node that may be resumed.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
-
 use ibex_bootstrap::{Established, Resumable, ResumableSessions, ResumedConnection};
 
 /// A node's sessions, each with the newest epoch that it has begun.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Sessions(Arc<Mutex<HashMap<[u8; 16], Resumable>>>);
-
-impl ResumableSessions for Sessions {
-    fn find(&self, session_id: &[u8; 16]) -> Option<Resumable> {
-        self.0.lock().unwrap().get(session_id).cloned()
-    }
-}
+pub(crate) struct Sessions(pub(crate) ResumableSessions);
 
 impl Sessions {
     pub(crate) fn add(&self, session: &Established) {
@@ -25,17 +16,17 @@ impl Sessions {
             fabrics: vec![session.fabric],
             reason: "it began there".to_owned(),
         };
-        self.0.lock().unwrap().insert(session.session_id, resumable);
+        self.0.lock().insert(session.session_id, resumable);
     }
 
     pub(crate) fn begin(&self, connection: &ResumedConnection) {
-        let mut sessions = self.0.lock().unwrap();
+        let mut sessions = self.0.lock();
         let session = sessions.get_mut(&connection.session_id).unwrap();
         assert!(connection.epoch > session.epoch);
         session.epoch = connection.epoch;
     }
 
     pub(crate) fn end_all(&self) {
-        self.0.lock().unwrap().clear();
+        self.0.lock().clear();
     }
 }

@@ -13,6 +13,7 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use ibex::prelude::*;
 use ibex::{Fabric, Node, Policy, Raw};
 use ibex_harness::process::Process;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

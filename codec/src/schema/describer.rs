@@ -97,26 +97,24 @@ impl Describer {
 
     /// A struct `T`, called `name` in the text.
     pub fn structure<T: ?Sized>(&mut self, name: &str, fields: impl FnOnce(&mut Fields<'_>)) {
-        self.enter::<T>(name, |this| {
-            this.token(Token::Structure, &[]);
-            this.fields(fields);
-        });
+        if self.enter(name, any::type_name::<T>(), Token::Structure) {
+            self.fields(fields);
+            self.entered.pop();
+        }
     }
 
     /// An enum `T`, called `name` in the text.
     pub fn enumeration<T: ?Sized>(&mut self, name: &str, variants: impl FnOnce(&mut Variants<'_>)) {
-        self.enter::<T>(name, |this| {
-            this.token(Token::Enumeration, &[]);
+        if self.enter(name, any::type_name::<T>(), Token::Enumeration) {
             let mut list = Variants {
-                to: this,
+                to: self,
                 is_first: true,
             };
             variants(&mut list);
-            if !list.is_first {
-                this.push(" }");
-            }
-            this.end();
-        });
+            let is_empty = list.is_first;
+            self.close(is_empty);
+            self.entered.pop();
+        }
     }
 
     pub(crate) fn finish(self) -> SchemaInfo {
@@ -126,24 +124,20 @@ impl Describer {
         }
     }
 
-    /// Describes `T` by `body`, or by a reference outward if `T` is being
-    /// described already (rule 3).
-    fn enter<T: ?Sized>(&mut self, name: &str, body: impl FnOnce(&mut Self)) {
+    /// Begins the type whose full name is `key`. Returns false if it is being described already: a
+    /// reference outward describes it then (rule 3).
+    fn enter(&mut self, name: &str, key: &'static str, kind: Token) -> bool {
         self.push(name);
-        let key = any::type_name::<T>();
-        match self
-            .entered
-            .iter()
-            .rev()
-            .position(|entered| *entered == key)
-        {
+        let mut inward = self.entered.iter().rev();
+        let outward = inward.position(|entered| *entered == key);
+        match outward {
             Some(outward) => self.token(Token::Outward, &(outward as u64).to_le_bytes()),
             None => {
                 self.entered.push(key);
-                body(self);
-                self.entered.pop();
+                self.token(kind, &[]);
             }
         }
+        outward.is_none()
     }
 
     fn fields(&mut self, fields: impl FnOnce(&mut Fields<'_>)) {
@@ -152,7 +146,12 @@ impl Describer {
             is_first: true,
         };
         fields(&mut list);
-        if !list.is_first {
+        let is_empty = list.is_first;
+        self.close(is_empty);
+    }
+
+    fn close(&mut self, is_empty: bool) {
+        if !is_empty {
             self.push(" }");
         }
         self.end();

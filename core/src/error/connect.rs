@@ -5,6 +5,8 @@ use std::{fmt, io};
 use ibex_base::{Address, fork::UsedAfterFork};
 use ibex_bootstrap::{DialError, HandshakeError, negotiate::Party};
 
+use super::failure::{ErrorReport, kinds, shell};
+
 /// The error of [`Node::connect`](crate::Node::connect), [`Node::accept`](crate::Node::accept) and
 /// `Node::keep_connected`: no session with a peer.
 ///
@@ -39,135 +41,133 @@ use ibex_bootstrap::{DialError, HandshakeError, negotiate::Party};
 /// | [`Stopped`](ConnectErrorKind::Stopped), [`Closed`](ConnectErrorKind::Closed) | another node |
 /// | [`Resources`](ConnectErrorKind::Resources) | more descriptors (`ulimit -n`), threads or memory, and a later attempt |
 /// | [`UsedAfterFork`](ConnectErrorKind::UsedAfterFork) | a node that this process makes |
-pub struct ConnectError(Box<ConnectFailure>);
+pub struct ConnectError(Box<ErrorReport<ConnectErrorKind, Option<DialError>>>);
 
-/// The kinds of a [`ConnectError`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ConnectErrorKind {
-    /// The address cannot be read as `host:port` or `vsock:CID:PORT`.
-    InvalidAddress,
-    /// No one answered within `connect_timeout`: the host name was not found, the port refused
-    /// connections, or the host was silent.
-    Unreachable,
-    /// The program that answered does not speak ibex.
-    Foreign,
-    /// The peer has another version of the protocol, another kind of security, or no fabric in
-    /// common with this node.
-    Incompatible,
-    /// One node did not accept the other's proof of its identity.
-    Unauthenticated,
-    /// The peer, or a limit of either node, refused the session.
-    Refused,
-    /// The peer fell silent, closed the connection or broke the protocol during the handshake.
-    Interrupted,
-    /// The node has no engine of the number that [`connect_on`](crate::Node::connect_on) names.
-    NoSuchEngine,
-    /// The node is to accept a peer and has no listen address.
-    NotListening,
-    /// No peer connected within the time-out of
-    /// [`accept_timeout`](crate::Node::accept_timeout).
-    Timeout,
-    /// The node [begins no session any more](crate::Node::stop_accepting), and all that it had
-    /// begun were handed out.
-    Stopped,
-    /// The node was closed.
-    Closed,
-    /// The process lacks descriptors, threads or memory.
-    Resources,
-    /// The process is a fork of the one that made the node.
-    UsedAfterFork,
-}
-
-/// The failure that ended the attempt.
-enum ConnectFailure {
-    /// The handshake failed.
-    Dial(DialError),
-    /// The session could not be set up on this side.
-    Environment { address: String, error: io::Error },
-    /// The session is to be on an engine that the node does not have.
-    NoSuchEngine {
-        address: String,
-        engine: usize,
-        engines: usize,
-    },
-    /// The node was driven by a runtime that has ended.
-    LostRuntime { address: String },
-    /// Peers cannot be kept connected, as there is no thread for it.
-    NoThread(io::Error),
-    /// No peer was accepted.
-    Accept(NotAccepted),
-    /// The process is a fork.
-    UsedAfterFork(UsedAfterFork),
-}
-
-/// The reason for which no peer was accepted.
-#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum NotAccepted {
-    /// The node has no listen address.
-    #[error("this node does not listen: make it with Node::listen, or .listen(..) on the builder")]
-    NotListening,
-    /// The node accepts no peer, because it was closed.
-    #[error("this node was closed; make another to accept with")]
-    Closed,
-    /// The node begins no session any more, and all that it had begun were handed out.
-    #[error("this node accepts nobody any more: stop_accepting was called")]
-    Stopped,
-    /// No peer connected within the time-out.
-    #[error("nobody connected within the time-out")]
-    Timeout,
+kinds! {
+    /// The kinds of a [`ConnectError`].
+    pub enum ConnectErrorKind {
+        /// The address cannot be read as `host:port` or `vsock:CID:PORT`.
+        InvalidAddress => InvalidInput,
+        /// No one answered within `connect_timeout`: the host name was not found, the port refused
+        /// connections, or the host was silent.
+        Unreachable => TimedOut,
+        /// The program that answered does not speak ibex.
+        Foreign => InvalidData,
+        /// The peer has another version of the protocol, another kind of security, or no fabric in
+        /// common with this node.
+        Incompatible => InvalidData,
+        /// One node did not accept the other's proof of its identity.
+        Unauthenticated => PermissionDenied,
+        /// The peer, or a limit of either node, refused the session.
+        Refused => ConnectionRefused,
+        /// The peer fell silent, closed the connection or broke the protocol during the handshake.
+        Interrupted => ConnectionReset,
+        /// The node has no engine of the number that [`connect_on`](crate::Node::connect_on) names.
+        NoSuchEngine => InvalidInput,
+        /// The node is to accept a peer and has no listen address.
+        NotListening => InvalidInput,
+        /// No peer connected within the time-out of
+        /// [`accept_timeout`](crate::Node::accept_timeout).
+        Timeout => TimedOut,
+        /// The node [begins no session any more](crate::Node::stop_accepting), and all that it had
+        /// begun were handed out.
+        Stopped => ConnectionAborted,
+        /// The node was closed.
+        Closed => ConnectionAborted,
+        /// The process lacks descriptors, threads or memory.
+        Resources => Other,
+        /// The process is a fork of the one that made the node.
+        UsedAfterFork => Other,
+    }
 }
 
 impl ConnectError {
+    fn of(kind: ConnectErrorKind, text: impl fmt::Display) -> Self {
+        Self(ErrorReport::new(kind, text))
+    }
+
     /// Makes the error of a process that lacks what a session with `address` needs.
-    pub(crate) fn environment(address: &str, error: io::Error) -> Self {
-        let address = address.to_owned();
-        Self(Box::new(ConnectFailure::Environment { address, error }))
+    pub(crate) fn environment(address: &str, error: &io::Error) -> Self {
+        let step = ibex_bootstrap::shortage_step(error);
+        Self::of(
+            ConnectErrorKind::Resources,
+            format_args!("connected to {address}, but cannot set the session up: {error}{step}"),
+        )
     }
 
     /// Makes the error of a node whose runtime has ended, and the node with it.
-    pub(crate) fn lost_runtime(address: String) -> Self {
-        Self(Box::new(ConnectFailure::LostRuntime { address }))
+    pub(crate) fn lost_runtime(address: &str) -> Self {
+        Self::of(
+            ConnectErrorKind::Closed,
+            format_args!(
+                "{address}: this node connects no more, since the tokio runtime whose tasks drove \
+                 it has ended, and the node with it; make a node in a runtime that lives as long"
+            ),
+        )
     }
 
     /// Makes the error of a process that lacks a thread to keep peers connected.
-    pub(crate) fn no_thread(error: io::Error) -> Self {
-        Self(Box::new(ConnectFailure::NoThread(error)))
+    pub(crate) fn no_thread(error: &io::Error) -> Self {
+        let step = ibex_bootstrap::shortage_step(error);
+        Self::of(
+            ConnectErrorKind::Resources,
+            format_args!("cannot keep peers connected: {error}{step}"),
+        )
     }
 
     /// Makes the error of a session with `address` that is to be placed on an engine beyond the
     /// last.
-    pub(crate) fn no_such_engine(address: String, engine: usize, engines: usize) -> Self {
-        Self(Box::new(ConnectFailure::NoSuchEngine {
-            address,
-            engine,
-            engines,
-        }))
+    pub(crate) fn no_such_engine(address: &str, engine: usize, engines: usize) -> Self {
+        Self::of(
+            ConnectErrorKind::NoSuchEngine,
+            format_args!(
+                "the session with {address} is to be on engine {engine}, and this node has \
+                 {engines}, numbered from 0; name one of them, or give the node more io_threads"
+            ),
+        )
+    }
+
+    /// Makes the error of a call that waited for a peer: the time was up.
+    pub(crate) fn accepted_nobody() -> Self {
+        let text = "nobody connected within the time-out";
+        Self::of(ConnectErrorKind::Timeout, text)
+    }
+
+    /// Makes the error of a node without a listen address that is to accept a peer.
+    pub(crate) fn not_listening() -> Self {
+        Self::of(
+            ConnectErrorKind::NotListening,
+            "this node does not listen: make it with Node::listen, or .listen(..) on the builder",
+        )
+    }
+
+    /// Makes the error of a node that accepts no peer any more, because it was closed or was told
+    /// to stop and has handed out all sessions that it had begun.
+    pub(crate) fn accepts_no_more(is_closed: bool) -> Self {
+        let (kind, text) = match is_closed {
+            true => (
+                ConnectErrorKind::Closed,
+                "this node was closed; make another to accept with",
+            ),
+            false => (
+                ConnectErrorKind::Stopped,
+                "this node accepts nobody any more: stop_accepting was called",
+            ),
+        };
+        Self::of(kind, text)
     }
 
     /// Returns the kind of failure.
     #[must_use]
     pub fn kind(&self) -> ConnectErrorKind {
-        match &*self.0 {
-            ConnectFailure::Dial(error) => kind_of_dial(error),
-            ConnectFailure::Environment { .. } | ConnectFailure::NoThread(_) => {
-                ConnectErrorKind::Resources
-            }
-            ConnectFailure::LostRuntime { .. } => ConnectErrorKind::Closed,
-            ConnectFailure::NoSuchEngine { .. } => ConnectErrorKind::NoSuchEngine,
-            ConnectFailure::Accept(NotAccepted::NotListening) => ConnectErrorKind::NotListening,
-            ConnectFailure::Accept(NotAccepted::Closed) => ConnectErrorKind::Closed,
-            ConnectFailure::Accept(NotAccepted::Stopped) => ConnectErrorKind::Stopped,
-            ConnectFailure::Accept(NotAccepted::Timeout) => ConnectErrorKind::Timeout,
-            ConnectFailure::UsedAfterFork(_) => ConnectErrorKind::UsedAfterFork,
-        }
+        self.0.kind
     }
 
     /// Returns the address of the node that answered, if one did.
     #[must_use]
     pub fn peer(&self) -> Option<Address> {
-        match &*self.0 {
-            ConnectFailure::Dial(DialError::Handshake { peer, .. }) => Some(*peer),
+        match self.dial_error()? {
+            DialError::Handshake { peer, .. } => Some(*peer),
             _ => None,
         }
     }
@@ -175,13 +175,11 @@ impl ConnectError {
     /// Returns whether a later attempt may succeed without a change of settings or addresses.
     #[must_use]
     pub fn is_transient(&self) -> bool {
+        use ConnectErrorKind::{Interrupted, Refused, Resources, Timeout, Unreachable};
+        let kind = self.kind();
         matches!(
-            self.kind(),
-            ConnectErrorKind::Unreachable
-                | ConnectErrorKind::Refused
-                | ConnectErrorKind::Interrupted
-                | ConnectErrorKind::Timeout
-                | ConnectErrorKind::Resources
+            kind,
+            Unreachable | Refused | Interrupted | Timeout | Resources
         )
     }
 
@@ -189,10 +187,7 @@ impl ConnectError {
     #[doc(hidden)]
     #[must_use]
     pub fn dial_error(&self) -> Option<&DialError> {
-        match &*self.0 {
-            ConnectFailure::Dial(error) => Some(error),
-            _ => None,
-        }
+        self.0.facts.as_ref()
     }
 }
 
@@ -229,59 +224,19 @@ fn kind_of_handshake(error: &HandshakeError) -> ConnectErrorKind {
 
 impl From<DialError> for ConnectError {
     fn from(error: DialError) -> Self {
-        Self(Box::new(ConnectFailure::Dial(error)))
-    }
-}
-
-impl From<NotAccepted> for ConnectError {
-    fn from(reason: NotAccepted) -> Self {
-        Self(Box::new(ConnectFailure::Accept(reason)))
+        let mut report = ErrorReport::new(kind_of_dial(&error), &error);
+        report.facts = Some(error);
+        Self(report)
     }
 }
 
 impl From<UsedAfterFork> for ConnectError {
     fn from(error: UsedAfterFork) -> Self {
-        Self(Box::new(ConnectFailure::UsedAfterFork(error)))
+        Self::of(ConnectErrorKind::UsedAfterFork, error)
     }
 }
 
-impl fmt::Display for ConnectError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &*self.0 {
-            ConnectFailure::Dial(error) => error.fmt(f),
-            ConnectFailure::Environment { address, error } => write!(
-                f,
-                "connected to {address}, but cannot set the session up: {error}{}",
-                ibex_bootstrap::shortage_step(error)
-            ),
-            ConnectFailure::NoSuchEngine {
-                address,
-                engine,
-                engines,
-            } => write!(
-                f,
-                "the session with {address} is to be on engine {engine}, and this node has \
-                 {engines}, numbered from 0; name one of them, or give the node more io_threads"
-            ),
-            ConnectFailure::LostRuntime { address } => write!(
-                f,
-                "{address}: this node connects no more, since the tokio runtime whose tasks drove \
-                 it has ended, and the node with it; make a node in a runtime that lives as long"
-            ),
-            ConnectFailure::NoThread(error) => write!(
-                f,
-                "cannot keep peers connected: {error}{}",
-                ibex_bootstrap::shortage_step(error)
-            ),
-            ConnectFailure::Accept(reason) => reason.fmt(f),
-            ConnectFailure::UsedAfterFork(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for ConnectError {}
-
-ibex_base::debug_as_display!(ConnectError, NotAccepted);
+shell!(ConnectError, |error| error.kind().io());
 
 #[cfg(test)]
 mod tests {

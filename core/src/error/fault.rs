@@ -25,6 +25,11 @@ impl ChannelFault {
         }
     }
 
+    /// Returns whether the call did not wait and would have had to.
+    pub(super) fn would_block(&self) -> bool {
+        matches!(self, Self::Other(ChannelError::WouldBlock))
+    }
+
     fn facts(&self) -> Option<&ChannelFailure> {
         self.other()?.failure()
     }
@@ -98,16 +103,15 @@ impl fmt::Display for ChannelFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotOpened(missing) => missing.fmt(f),
-            Self::Other(ChannelError::WouldBlock) => {
-                f.write_str("the channel is full, or another clone of this sender has the turn")
-            }
+            // The error says what the call found.
+            Self::Other(ChannelError::WouldBlock) => f.write_str("it would block"),
             Self::Other(ChannelError::NotOpenYet) => {
                 f.write_str("the peer has not opened its end yet")
             }
             Self::Other(ChannelError::Ended) => f.write_str(
                 "the channel has ended in order: every sender is gone and everything was received",
             ),
-            Self::Other(ChannelError::Failed(failure)) => Wording::of(failure).fmt(f),
+            Self::Other(ChannelError::Failed(failure)) => Wording(failure).fmt(f),
         }
     }
 }

@@ -1,10 +1,13 @@
 //! The error of making a node.
 
-use std::{fmt, io, path::PathBuf};
+use std::{fmt, io};
 
 use ibex_base::{Address, fork::UsedAfterFork};
 
-use super::VariableError;
+use super::{
+    VariableError,
+    failure::{kinds, shell},
+};
 use crate::{
     Fabric,
     setting::{SettingConflict, SettingError},
@@ -37,38 +40,39 @@ use crate::{
 /// | [`Security`](ListenErrorKind::Security) | other certificates or another secret |
 /// | [`NotCompiledIn`](ListenErrorKind::NotCompiledIn) | a cargo feature, or another fabric |
 /// | [`Rdma`](ListenErrorKind::Rdma) | a device that can be used, or another fabric |
-/// | [`Inspect`](ListenErrorKind::Inspect) | another path, or no inspection |
+/// | [`Part`](ListenErrorKind::Part) | what its text says, or a node without that part |
 /// | [`NoRuntime`](ListenErrorKind::NoRuntime) | a tokio runtime, or another driver |
 /// | [`Resources`](ListenErrorKind::Resources) | higher limits of the process, or a later attempt |
 /// | [`UsedAfterFork`](ListenErrorKind::UsedAfterFork) | a process that is no fork |
 pub struct ListenError(Box<ListenFailure>);
 
-/// The kinds of a [`ListenError`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ListenErrorKind {
-    /// The address is reachable from other hosts, or is one of vsock, and nothing protects it.
-    InsecureAddress,
-    /// The address cannot be resolved or bound.
-    Address,
-    /// A setting is out of its range, or two settings do not go together.
-    Setting,
-    /// A variable of the environment has a value that it cannot have.
-    Variable,
-    /// The certificates or the secret cannot be used.
-    Security,
-    /// A fabric is required that this build does not have.
-    NotCompiledIn,
-    /// RDMA is required, or all that the policies leave, and no device can be used.
-    Rdma,
-    /// The socket at which the node is to be inspected cannot be made.
-    Inspect,
-    /// The node is to be driven by tasks, and there is no runtime for them.
-    NoRuntime,
-    /// The process lacks threads, descriptors or memory.
-    Resources,
-    /// The process is a fork of one that has made a node.
-    UsedAfterFork,
+kinds! {
+    /// The kinds of a [`ListenError`].
+    pub enum ListenErrorKind {
+        /// The address is reachable from other hosts, or is one of vsock, and nothing protects it.
+        InsecureAddress => PermissionDenied,
+        /// The address cannot be resolved or bound.
+        Address => AddrNotAvailable,
+        /// A setting is out of its range, or two settings do not go together.
+        Setting => InvalidInput,
+        /// A variable of the environment has a value that it cannot have.
+        Variable => InvalidInput,
+        /// The certificates or the secret cannot be used.
+        Security => InvalidInput,
+        /// A fabric is required that this build does not have.
+        NotCompiledIn => Unsupported,
+        /// RDMA is required, or all that the policies leave, and no device can be used.
+        Rdma => Unsupported,
+        /// A part that another crate adds to the node cannot start, such as the socket at which the
+        /// node is to be inspected.
+        Part => Other,
+        /// The node is to be driven by tasks, and there is no runtime for them.
+        NoRuntime => Other,
+        /// The process lacks threads, descriptors or memory.
+        Resources => Other,
+        /// The process is a fork of one that has made a node.
+        UsedAfterFork => Other,
+    }
 }
 
 /// Who requires a fabric: the program, or the variable `IBEX_FABRICS` with a value, which overrides it.
@@ -141,16 +145,9 @@ pub(crate) enum ListenFailure {
         /// The obstacle to RDMA.
         r#source: crate::rdma::VerbsError,
     },
-    /// The socket at which the node is to be inspected cannot be made.
-    #[error("the node cannot be inspected at {}: {source}; {step}", path.display())]
-    Inspect {
-        /// The socket, or the folder for it.
-        path: PathBuf,
-        /// The error of the system.
-        r#source: io::Error,
-        /// The next step.
-        step: &'static str,
-    },
+    /// A part that another crate adds cannot start, for this reason.
+    #[error("{_0}")]
+    Part(io::Error),
     /// The node is to be driven by tasks, and there is no runtime for them.
     #[error("Driver::Tasks cannot be used here: {why}")]
     NoRuntime {
@@ -179,7 +176,7 @@ impl ListenError {
             ListenFailure::NotCompiledIn { .. } => ListenErrorKind::NotCompiledIn,
             #[cfg(feature = "verbs")]
             ListenFailure::Rdma { .. } => ListenErrorKind::Rdma,
-            ListenFailure::Inspect { .. } => ListenErrorKind::Inspect,
+            ListenFailure::Part(_) => ListenErrorKind::Part,
             ListenFailure::NoRuntime { .. } => ListenErrorKind::NoRuntime,
             ListenFailure::Environment(_) => ListenErrorKind::Resources,
             ListenFailure::UsedAfterFork(_) => ListenErrorKind::UsedAfterFork,
@@ -208,7 +205,7 @@ impl ListenError {
     pub fn io_kind(&self) -> Option<io::ErrorKind> {
         match &*self.0 {
             ListenFailure::Address { source, .. }
-            | ListenFailure::Inspect { source, .. }
+            | ListenFailure::Part(source)
             | ListenFailure::Environment(source) => Some(source.kind()),
             _ => None,
         }
@@ -271,12 +268,5 @@ impl From<io::Error> for ListenFailure {
     }
 }
 
-impl fmt::Display for ListenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl std::error::Error for ListenError {}
-
-ibex_base::debug_as_display!(ListenError, ListenFailure);
+shell!(ListenError, |error| error.kind().io());
+ibex_base::debug_as_display!(ListenFailure);

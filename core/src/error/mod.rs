@@ -3,17 +3,8 @@
 //! A text has its cause in it, so `source()` does not give that once more: a field that would
 //! be taken for the source by its name is written `r#source`.
 
-pub(crate) use self::{
-    connect::NotAccepted,
-    fault::ChannelFault,
-    interface::REPLIES,
-    listen::{ListenFailure, Required},
-    open::Refusal,
-    variable::VariableError,
-};
 pub use self::{
     connect::{ConnectError, ConnectErrorKind},
-    interface::Interface,
     listen::{ListenError, ListenErrorKind},
     not_opened::NotOpened,
     open::OpenFailure,
@@ -22,15 +13,22 @@ pub use self::{
     send::{SendError, SendErrorKind},
     wait::{WaitError, WaitErrorKind},
 };
+pub(crate) use self::{
+    fault::ChannelFault,
+    listen::{ListenFailure, Required},
+    open::Refusal,
+    variable::VariableError,
+};
 
 use std::{fmt, sync::Arc};
+
+use ibex_transport::channel::EndLabel;
 
 use crate::Suspension;
 
 mod connect;
+mod failure;
 mod fault;
-mod interface;
-pub(crate) mod io;
 mod listen;
 mod not_opened;
 mod open;
@@ -39,6 +37,14 @@ mod send;
 mod variable;
 mod wait;
 mod wording;
+
+/// Returns the channel with this name and peer as the user of its end knows it.
+fn subject(label: Option<&EndLabel>, name: &str, peer: &str) -> String {
+    match label {
+        Some(label) => (label.subject)(name, peer),
+        None => format!("channel \"{name}\" with {peer}"),
+    }
+}
 
 /// The suspensions of several peers that a call waited for, each behind a semicolon.
 struct Suspensions<'a>(&'a [Arc<Suspension>]);
@@ -62,6 +68,8 @@ const MOST_SUSPENSIONS: usize = 3;
 mod tests {
     use std::{error::Error, io};
 
+    use ibex_transport::session::ChannelError;
+
     use super::*;
     use crate::{ConnectError, Role};
 
@@ -76,7 +84,7 @@ mod tests {
                 source: refused(),
             })),
             Box::new(ListenError::from(refused())),
-            Box::new(ConnectError::environment(&address(), refused())),
+            Box::new(ConnectError::environment(&address(), &refused())),
             Box::new(ConnectError::from(
                 ibex_bootstrap::DialError::InvalidAddress {
                     address: address(),
@@ -88,12 +96,58 @@ mod tests {
                 peer: address(),
                 end: Role::Sender,
                 reason: OpenFailure::SessionOver,
-                interface: Interface::Channel,
-                holder: Interface::Channel,
+                label: None,
+                holder: None,
             })),
         ];
         for error in errors {
             assert!(error.source().is_none(), "{error}");
         }
+    }
+
+    fn into_io(error: impl Into<io::Error>) -> io::Error {
+        error.into()
+    }
+
+    /// A program that asks a socket's error for its kind, and reports the text, loses nothing.
+    #[test]
+    fn the_kind_is_that_of_a_socket_and_the_error_is_within() {
+        let kinds = [
+            (
+                into_io(SendError::from(ChannelError::WouldBlock)),
+                io::ErrorKind::WouldBlock,
+            ),
+            (
+                into_io(RecvError::from(ChannelError::WouldBlock)),
+                io::ErrorKind::WouldBlock,
+            ),
+            (
+                into_io(RecvError::from(ChannelError::NotOpenYet)),
+                io::ErrorKind::TimedOut,
+            ),
+            (
+                into_io(RecvError::from(ChannelError::Ended)),
+                io::ErrorKind::UnexpectedEof,
+            ),
+            (
+                into_io(ConnectError::lost_runtime("replica:7000")),
+                io::ErrorKind::ConnectionAborted,
+            ),
+        ];
+        for (error, kind) in kinds {
+            assert_eq!(error.kind(), kind, "{error}");
+        }
+        let ended = RecvError::from(ChannelError::Ended);
+        let text = ended.to_string();
+        let error = into_io(ended);
+        assert_eq!(error.to_string(), text);
+        assert!(
+            error
+                .into_inner()
+                .is_some_and(|inner| inner.is::<RecvError>())
+        );
+        let inner: Box<dyn Error + Send + Sync> =
+            into_io(RecvError::from(ChannelError::Ended)).into();
+        assert!(inner.downcast::<io::Error>().is_ok());
     }
 }

@@ -4,9 +4,9 @@ use std::{error::Error, fmt, sync::Arc, time::Duration};
 
 use ibex_base::Rounded;
 use ibex_protocol::format::control::Role;
-use ibex_transport::channel::{ChannelFailure, FailureReason};
+use ibex_transport::channel::{ChannelFailure, EndLabel, FailureReason};
 
-use super::Interface;
+use super::subject;
 use crate::Suspension;
 
 /// The peer did not open its end of a channel in time.
@@ -32,7 +32,7 @@ pub struct NotOpened {
     /// The suspension of the session, if it has no connection. The peer may have opened its end,
     /// and cannot say so.
     pub suspended: Option<Arc<Suspension>>,
-    interface: Interface,
+    label: Option<&'static EndLabel>,
 }
 
 impl NotOpened {
@@ -53,7 +53,7 @@ impl NotOpened {
                 waited,
                 open_timeout,
                 suspended: failure.suspended,
-                interface: Interface::of_tag(failure.tag),
+                label: failure.label,
             })),
             _ => Err(failure),
         }
@@ -95,26 +95,9 @@ impl NotOpened {
         self.fmt_longer(f)
     }
 
-    /// Writes the same in the terms of another interface.
-    fn fmt_of_other(&self, subject: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (fact, same, advice) = match self.interface {
-            Interface::Caller => (
-                "the peer did not open it",
-                "the peer calls a service of this name as well: one of the two has to serve it",
-                "see that the program there has a service of this name and asks it for its next \
-                 request",
-            ),
-            Interface::Service => (
-                "the peer did not open a caller of it",
-                "the peer serves this name as well: one of the two has to call it",
-                "see that the program there makes a caller of this name",
-            ),
-            _ => (
-                "the peer did not listen for them",
-                "the peer connects by this name as well: one of the two has to listen",
-                "see that the program there has a listener of this name and accepts",
-            ),
-        };
+    /// Writes the same in the terms of a label.
+    fn fmt_of(&self, label: &EndLabel, subject: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [fact, same, advice] = label.not_opened;
         write!(f, "{subject}: {fact} within {}; ", Rounded(self.waited))?;
         if self.is_same_there {
             return f.write_str(same);
@@ -147,8 +130,8 @@ impl NotOpened {
 
 impl fmt::Display for NotOpened {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let subject = self.interface.subject(&self.channel, &self.peer);
-        match (&self.suspended, self.interface) {
+        let subject = subject(self.label, &self.channel, &self.peer);
+        match (&self.suspended, self.label) {
             // Converting a time-out to a deadline and back loses a little.
             (Some(suspended), _) => write!(
                 f,
@@ -156,8 +139,8 @@ impl fmt::Display for NotOpened {
                  {suspended}; a later call goes on",
                 Rounded(self.waited)
             ),
-            (None, Interface::Channel) => self.fmt_of_channel(f),
-            (None, _) => self.fmt_of_other(&subject, f),
+            (None, None) => self.fmt_of_channel(f),
+            (None, Some(label)) => self.fmt_of(label, &subject, f),
         }
     }
 }

@@ -2,10 +2,14 @@
 
 use std::fmt;
 
-use super::Interface;
+use super::{
+    failure::{ErrorReport, kinds, shell},
+    subject,
+};
 use crate::setting::SettingError;
 use ibex_base::fork::UsedAfterFork;
 use ibex_protocol::{format::control::Role, session::CannotOpen};
+use ibex_transport::channel::EndLabel;
 
 /// The error of a call that opens an end: of a channel, a fan-in, a group, a publisher, a caller or a service.
 ///
@@ -38,54 +42,45 @@ use ibex_protocol::{format::control::Role, session::CannotOpen};
 /// | [`Setting`](OpenErrorKind::Setting) | another value of the [setting](OpenError::setting) |
 /// | [`UsedAfterFork`](OpenErrorKind::UsedAfterFork) | the process that made the node |
 #[derive(Clone)]
-pub struct OpenError(Box<OpenErrorCause>);
+pub struct OpenError(Box<ErrorReport<OpenErrorKind, RefusedEnd>>);
 
-/// The kinds of an [`OpenError`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum OpenErrorKind {
-    /// The node has this end already, or a service or publisher of this name. A name may be used once in each
-    /// direction.
-    AlreadyOpen,
-    /// The session has as many open ends as its limit allows.
-    TooMany,
-    /// The session has ended, or is ending.
-    SessionOver,
-    /// The node of this process was closed.
-    NodeClosed,
-    /// The kernel refused memory for the end.
-    Memory,
-    /// The name is empty or too long.
-    Name,
-    /// The message type needs an alignment that channels do not carry.
-    Alignment,
-    /// The two versions of a message type are the same bytes.
-    SameVersions,
-    /// A setting is out of its range.
-    Setting,
-    /// The process is a fork of the one that made the node.
-    UsedAfterFork,
+kinds! {
+    /// The kinds of an [`OpenError`].
+    pub enum OpenErrorKind {
+        /// The node has this end already, or a service or publisher of this name. A name may be used once in each
+        /// direction.
+        AlreadyOpen => AddrInUse,
+        /// The session has as many open ends as its limit allows.
+        TooMany => Other,
+        /// The session has ended, or is ending.
+        SessionOver => ConnectionReset,
+        /// The node of this process was closed.
+        NodeClosed => ConnectionAborted,
+        /// The kernel refused memory for the end.
+        Memory => OutOfMemory,
+        /// The name is empty or too long.
+        Name => InvalidInput,
+        /// The message type needs an alignment that channels do not carry.
+        Alignment => InvalidInput,
+        /// The two versions of a message type are the same bytes.
+        SameVersions => InvalidInput,
+        /// A setting is out of its range.
+        Setting => InvalidInput,
+        /// The process is a fork of the one that made the node.
+        UsedAfterFork => Other,
+    }
 }
 
-#[derive(Clone)]
-enum OpenErrorCause {
-    Refused(Refusal),
-    /// A setting of an end with all peers.
-    Setting(SettingError),
-    /// A service for all peers whose name another service has.
-    NameTaken {
-        name: String,
-    },
-    /// A publisher.
-    OfPublisher {
-        name: String,
-        reason: OpenFailure,
-    },
-    UsedAfterFork(UsedAfterFork),
+/// What is known of an end that could not be opened.
+#[derive(Clone, Default)]
+struct RefusedEnd {
+    channel: Option<String>,
+    peer: Option<String>,
+    end: Option<Role>,
+    setting: Option<&'static str>,
 }
 
 /// An end that was refused for one peer.
-#[derive(Clone)]
 pub(crate) struct Refusal {
     /// The channel's name.
     pub(crate) channel: String,
@@ -95,10 +90,10 @@ pub(crate) struct Refusal {
     pub(crate) end: Role,
     /// The reason.
     pub(crate) reason: OpenFailure,
-    /// The interface that asked for the end.
-    pub(crate) interface: Interface,
-    /// The interface that has the end, if the end is open already.
-    pub(crate) holder: Interface,
+    /// What the end was to be; `None` for a channel of messages.
+    pub(crate) label: Option<&'static EndLabel>,
+    /// What the end is that is open already, if it is.
+    pub(crate) holder: Option<&'static EndLabel>,
 }
 
 impl fmt::Display for Refusal {
@@ -108,62 +103,61 @@ impl fmt::Display for Refusal {
             peer,
             end,
             reason,
-            interface,
+            label,
             holder,
         } = self;
-        let subject = interface.subject(channel, peer);
-        match interface {
-            Interface::Channel => write!(f, "cannot open the {end} of {subject}: ")?,
-            Interface::Caller => write!(f, "cannot open a caller of {subject}: ")?,
-            Interface::Service | Interface::Stream | Interface::Listener => {
-                write!(f, "cannot open {subject}: ")?;
-            }
+        let subject = subject(*label, channel, peer);
+        match label {
+            None => write!(f, "cannot open the {end} of {subject}: ")?,
+            Some(label) => write!(f, "cannot open {}{subject}: ", label.opened)?,
         }
-        match (reason, interface, holder) {
-            (OpenFailure::AlreadyOpen, Interface::Channel, Interface::Channel) => reason.fmt(f),
-            (OpenFailure::AlreadyOpen, _, _) => {
-                write!(
-                    f,
-                    "this node has {holder} of this name with that peer already; "
-                )?;
-                f.write_str(match (interface, holder) {
-                    (Interface::Caller, Interface::Caller) => {
-                        "clone that one, or drop it and its clones first"
-                    }
-                    (Interface::Service, Interface::Service) => {
-                        "take requests from that one, or drop it first"
-                    }
-                    _ => "choose another name, or drop what has it first",
-                })
-            }
-            _ => reason.fmt(f),
+        if *reason != OpenFailure::AlreadyOpen || (label.is_none() && holder.is_none()) {
+            return reason.fmt(f);
         }
+        let what = holder.map_or("a channel of messages", |holder| holder.holder);
+        let advice = match label {
+            Some(label) if Some(*label) == *holder => label.if_taken,
+            _ => "choose another name, or drop what has it first",
+        };
+        write!(
+            f,
+            "this node has {what} of this name with that peer already; {advice}"
+        )
     }
 }
 
 impl OpenError {
-    /// Makes the error of a service for all peers whose name another service has.
-    pub(crate) fn name_taken(name: &str) -> Self {
-        let name = name.to_owned();
-        Self(Box::new(OpenErrorCause::NameTaken { name }))
+    /// Makes the error of a name that an end with all peers cannot have.
+    pub(crate) fn of_name(name: &str, kind: OpenErrorKind, text: impl fmt::Display) -> Self {
+        let mut report = ErrorReport::<_, RefusedEnd>::new(kind, text);
+        report.facts.channel = Some(name.to_owned());
+        Self(report)
     }
 
     /// Makes the error of opening a publisher.
-    pub(crate) fn of_publisher(name: &str, reason: OpenFailure) -> Self {
-        let name = name.to_owned();
-        Self(Box::new(OpenErrorCause::OfPublisher { name, reason }))
+    pub(crate) fn of_publisher(name: &str, reason: &OpenFailure) -> Self {
+        let kind = reason.kind();
+        match kind {
+            OpenErrorKind::AlreadyOpen => Self::of_name(
+                name,
+                kind,
+                format_args!(
+                    "this node has a publisher of channel \"{name}\" already; use that one, or \
+                     drop it first"
+                ),
+            ),
+            _ => Self::of_name(
+                name,
+                kind,
+                format_args!("cannot open a publisher of channel \"{name}\": {reason}"),
+            ),
+        }
     }
 
     /// Returns the kind of failure.
     #[must_use]
     pub fn kind(&self) -> OpenErrorKind {
-        match &*self.0 {
-            OpenErrorCause::Refused(refusal) => kind_of(&refusal.reason),
-            OpenErrorCause::Setting(_) => OpenErrorKind::Setting,
-            OpenErrorCause::NameTaken { .. } => OpenErrorKind::AlreadyOpen,
-            OpenErrorCause::OfPublisher { reason, .. } => kind_of(reason),
-            OpenErrorCause::UsedAfterFork(_) => OpenErrorKind::UsedAfterFork,
-        }
+        self.0.kind
     }
 
     /// Returns whether a later attempt in the same session may succeed: there was no memory, or
@@ -176,38 +170,25 @@ impl OpenError {
     /// Returns the name of the channel or service, where the error has it.
     #[must_use]
     pub fn channel(&self) -> Option<&str> {
-        match &*self.0 {
-            OpenErrorCause::Refused(refusal) => Some(&refusal.channel),
-            OpenErrorCause::NameTaken { name } | OpenErrorCause::OfPublisher { name, .. } => {
-                Some(name)
-            }
-            OpenErrorCause::Setting(_) | OpenErrorCause::UsedAfterFork(_) => None,
-        }
+        self.0.facts.channel.as_deref()
     }
 
     /// Returns the peer as an address, unless the end was to be one with all peers.
     #[must_use]
     pub fn peer(&self) -> Option<&str> {
-        self.refusal().map(|refusal| &*refusal.peer)
+        self.0.facts.peer.as_deref()
     }
 
     /// Returns the end of a channel that was to be opened.
     #[must_use]
     pub fn end(&self) -> Option<Role> {
-        self.refusal().map(|refusal| refusal.end)
+        self.0.facts.end
     }
 
     /// Returns the name of the setting that is out of its range, that of the builder's method.
     #[must_use]
     pub fn setting(&self) -> Option<&'static str> {
-        match &*self.0 {
-            OpenErrorCause::Setting(error) => Some(error.setting),
-            OpenErrorCause::Refused(Refusal {
-                reason: OpenFailure::Setting(error),
-                ..
-            }) => Some(error.setting),
-            _ => None,
-        }
+        self.0.facts.setting
     }
 
     /// Returns whether no end of the session can be opened any more.
@@ -216,72 +197,56 @@ impl OpenError {
         let kind = self.kind();
         matches!(kind, OpenErrorKind::SessionOver | OpenErrorKind::NodeClosed)
     }
-
-    fn refusal(&self) -> Option<&Refusal> {
-        match &*self.0 {
-            OpenErrorCause::Refused(refusal) => Some(refusal),
-            _ => None,
-        }
-    }
 }
 
-fn kind_of(reason: &OpenFailure) -> OpenErrorKind {
-    match reason {
-        OpenFailure::AlreadyOpen => OpenErrorKind::AlreadyOpen,
-        OpenFailure::TooMany { .. } => OpenErrorKind::TooMany,
-        OpenFailure::SessionOver => OpenErrorKind::SessionOver,
-        OpenFailure::NodeClosed => OpenErrorKind::NodeClosed,
-        OpenFailure::Memory(_) => OpenErrorKind::Memory,
-        OpenFailure::Name { .. } => OpenErrorKind::Name,
-        OpenFailure::Alignment { .. } => OpenErrorKind::Alignment,
-        OpenFailure::SameVersions { .. } => OpenErrorKind::SameVersions,
-        OpenFailure::Setting(_) => OpenErrorKind::Setting,
-        OpenFailure::UsedAfterFork(_) => OpenErrorKind::UsedAfterFork,
+impl OpenFailure {
+    fn kind(&self) -> OpenErrorKind {
+        match self {
+            Self::AlreadyOpen => OpenErrorKind::AlreadyOpen,
+            Self::TooMany { .. } => OpenErrorKind::TooMany,
+            Self::SessionOver => OpenErrorKind::SessionOver,
+            Self::NodeClosed => OpenErrorKind::NodeClosed,
+            Self::Memory(_) => OpenErrorKind::Memory,
+            Self::Name { .. } => OpenErrorKind::Name,
+            Self::Alignment { .. } => OpenErrorKind::Alignment,
+            Self::SameVersions { .. } => OpenErrorKind::SameVersions,
+            Self::Setting(_) => OpenErrorKind::Setting,
+            Self::UsedAfterFork(_) => OpenErrorKind::UsedAfterFork,
+        }
     }
 }
 
 impl From<Refusal> for OpenError {
     fn from(refusal: Refusal) -> Self {
-        Self(Box::new(OpenErrorCause::Refused(refusal)))
+        let mut report = ErrorReport::new(refusal.reason.kind(), &refusal);
+        report.facts = RefusedEnd {
+            channel: Some(refusal.channel),
+            peer: Some(refusal.peer),
+            end: Some(refusal.end),
+            setting: match refusal.reason {
+                OpenFailure::Setting(error) => Some(error.setting),
+                _ => None,
+            },
+        };
+        Self(report)
     }
 }
 
 impl From<SettingError> for OpenError {
     fn from(error: SettingError) -> Self {
-        Self(Box::new(OpenErrorCause::Setting(error)))
+        let mut report = ErrorReport::<_, RefusedEnd>::new(OpenErrorKind::Setting, error);
+        report.facts.setting = Some(error.setting);
+        Self(report)
     }
 }
 
 impl From<UsedAfterFork> for OpenError {
     fn from(error: UsedAfterFork) -> Self {
-        Self(Box::new(OpenErrorCause::UsedAfterFork(error)))
+        Self(ErrorReport::new(OpenErrorKind::UsedAfterFork, error))
     }
 }
 
-impl fmt::Display for OpenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &*self.0 {
-            OpenErrorCause::Refused(refusal) => refusal.fmt(f),
-            OpenErrorCause::Setting(error) => error.fmt(f),
-            OpenErrorCause::NameTaken { name } => write!(
-                f,
-                "this node has a service \"{name}\" already, for all peers or for one of them; \
-                 drop it, or choose another name"
-            ),
-            OpenErrorCause::OfPublisher { name, reason } => match reason {
-                OpenFailure::AlreadyOpen => write!(
-                    f,
-                    "this node has a publisher of channel \"{name}\" already; use that one, or \
-                     drop it first"
-                ),
-                reason => write!(f, "cannot open a publisher of channel \"{name}\": {reason}"),
-            },
-            OpenErrorCause::UsedAfterFork(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for OpenError {}
+shell!(OpenError, |error| error.kind().io());
 
 /// The reason for which a channel's end could not be opened.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
@@ -356,4 +321,4 @@ impl From<CannotOpen> for OpenFailure {
     }
 }
 
-ibex_base::debug_as_display!(OpenError, OpenFailure);
+ibex_base::debug_as_display!(OpenFailure);

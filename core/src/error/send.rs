@@ -1,12 +1,16 @@
 //! The error of sending.
 
-use std::{error::Error, fmt, sync::Arc, time::Duration};
+use std::{error::Error, fmt, io, sync::Arc, time::Duration};
 
 use ibex_base::fork::UsedAfterFork;
-use ibex_transport::channel::{ChannelError, FailureReason, GroupFailure, InTheWay, LossReason};
+use ibex_transport::channel::{ChannelError, FailureReason, GroupFailure, LossReason};
 
-use super::{ChannelFault, NotOpened, wording};
-use crate::{Counts, EndCause, PeerAt, Suspension};
+use super::{
+    ChannelFault,
+    failure::{ChannelErrorKind, Failure, error_of_channel, kinds},
+    wording,
+};
+use crate::{EndCause, PeerAt};
 
 /// The error of a call that sends: nothing was sent. The value stays with the caller, as sending
 /// only borrows it.
@@ -49,208 +53,125 @@ use crate::{Counts, EndCause, PeerAt, Suspension};
 /// `Full` and `NotOpened` of a `try_` call are answers of the hot path: they allocate nothing and
 /// name neither the channel nor the peer. Those of [`send_timeout`](crate::Sender::send_timeout)
 /// name both.
-pub struct SendError(SendFailure);
+pub struct SendError(pub(super) Failure<SendErrorKind>);
 
-/// The kinds of a [`SendError`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum SendErrorKind {
-    /// There is no room, or another clone of the sender has the turn, and the call does not wait.
-    /// In a group, a member's window is full, and the call does not wait, or not that long.
-    Full,
-    /// The channel stayed full until the caller's time was up, or another clone of the sender had
-    /// the turn.
-    Timeout,
-    /// The peer has not opened its end. `is_transient()` is true if the call did not wait for all of
-    /// `open_timeout`. It is false if the call did: probably the peer never opens this name, but a
-    /// later call succeeds if it does.
-    NotOpened,
-    /// The peer's end has another message type.
-    Mismatch,
-    /// The message is above the channel's limit, or its
-    /// [header](crate::RegionMessage) above 256 bytes. The channel goes on.
-    TooLong,
-    /// The codec refused the value. The channel goes on.
-    Encode,
-    /// There is no memory for the ring or the message. The channel goes on.
-    Memory,
-    /// The calling thread is in the middle of a message of the same channel: it holds a loan or permit
-    /// of another clone, or this call comes out of a value's serializer. If the thread waited for
-    /// its own turn, it would wait for ever.
-    Nested,
-    /// The channel has ended.
-    Disconnected,
-    /// The group has no members: no peer has joined, or all are gone.
-    NoMembers,
-    /// The caller does not wait for the answer any more: it cancelled the call or is gone, or the
-    /// deadline has passed.
-    Cancelled,
-    /// More than one reply was to be sent to a call that takes one.
-    NotAStream,
-    /// The process is a fork of the one that opened the channel or made the group.
-    UsedAfterFork,
-}
-
-enum SendFailure {
-    Channel(ChannelFault),
-    Group(Box<OfGroup>),
-    Answer(Box<OfAnswer>),
-    /// The member of a group that has no room, or the first of several.
-    Full(InTheWay<Arc<PeerAt>>),
-    /// The member of a group that has not opened its end, or the first of several.
-    NotOpen(InTheWay<Arc<PeerAt>>),
-}
-
-/// Failures of groups that no poll meets again and again.
-enum OfGroup {
-    NoMembers {
-        channel: String,
-    },
-    /// A publisher outlived its node.
-    NodeClosed {
-        channel: String,
-    },
-    /// The member for which sending was tried.
-    Member(Arc<PeerAt>, ChannelFault),
-    /// A member was dropped, because its window was full for this long.
-    Slow(Duration, Option<Arc<Suspension>>),
-    UsedAfterFork(UsedAfterFork),
-}
-
-/// Failures of answers to a call.
-enum OfAnswer {
-    Cancelled,
-    NotAStream,
-    /// The channel of replies did not take the answer. The caller is told that there is no answer.
-    NotSent(ChannelFault),
-}
-
-/// Returns the kind of a failure of a channel, to which a message was to be sent.
-#[inline]
-pub(super) fn kind_of(fault: &ChannelFault) -> SendErrorKind {
-    match fault {
-        ChannelFault::NotOpened(_) | ChannelFault::Other(ChannelError::NotOpenYet) => {
-            SendErrorKind::NotOpened
-        }
-        ChannelFault::Other(ChannelError::WouldBlock) => SendErrorKind::Full,
-        ChannelFault::Other(ChannelError::Ended) => SendErrorKind::Disconnected,
-        ChannelFault::Other(ChannelError::Failed(failure)) => match &failure.reason {
-            FailureReason::NoRoom { .. } => SendErrorKind::Timeout,
-            FailureReason::Mismatch { .. } => SendErrorKind::Mismatch,
-            FailureReason::TooLong { .. } | FailureReason::HeaderTooLong { .. } => {
-                SendErrorKind::TooLong
-            }
-            FailureReason::Encode(_) => SendErrorKind::Encode,
-            FailureReason::Memory(_) => SendErrorKind::Memory,
-            FailureReason::Nested => SendErrorKind::Nested,
-            FailureReason::UsedAfterFork => SendErrorKind::UsedAfterFork,
-            _ => SendErrorKind::Disconnected,
-        },
+kinds! {
+    /// The kinds of a [`SendError`].
+    pub enum SendErrorKind {
+        /// There is no room, or another clone of the sender has the turn, and the call does not wait.
+        /// In a group, a member's window is full, and the call does not wait, or not that long.
+        Full => WouldBlock,
+        /// The channel stayed full until the caller's time was up, or another clone of the sender had
+        /// the turn.
+        Timeout => TimedOut,
+        /// The peer has not opened its end. `is_transient()` is true if the call did not wait for all of
+        /// `open_timeout`. It is false if the call did: probably the peer never opens this name, but a
+        /// later call succeeds if it does.
+        NotOpened => TimedOut,
+        /// The peer's end has another message type.
+        Mismatch => InvalidData,
+        /// The message is above the channel's limit, or its
+        /// [header](crate::RegionMessage) above 256 bytes. The channel goes on.
+        TooLong => InvalidInput,
+        /// The codec refused the value. The channel goes on.
+        Encode => InvalidInput,
+        /// There is no memory for the ring or the message. The channel goes on.
+        Memory => OutOfMemory,
+        /// The calling thread is in the middle of a message of the same channel: it holds a loan or permit
+        /// of another clone, or this call comes out of a value's serializer. If the thread waited for
+        /// its own turn, it would wait for ever.
+        Nested => Other,
+        /// The channel has ended.
+        Disconnected => ConnectionAborted,
+        /// The group has no members: no peer has joined, or all are gone.
+        NoMembers => NotConnected,
+        /// The caller does not wait for the answer any more: it cancelled the call or is gone, or the
+        /// deadline has passed.
+        Cancelled => Other,
+        /// More than one reply was to be sent to a call that takes one.
+        NotAStream => Other,
+        /// The process is a fork of the one that opened the channel or made the group.
+        UsedAfterFork => Other,
     }
 }
+
+impl ChannelErrorKind for SendErrorKind {
+    const WOULD_BLOCK: &'static str =
+        "the channel is full, or another clone of this sender has the turn";
+    const ENDED_BY_PEER: io::ErrorKind = io::ErrorKind::BrokenPipe;
+
+    #[inline]
+    fn of(fault: &ChannelFault) -> Self {
+        match fault {
+            ChannelFault::NotOpened(_) | ChannelFault::Other(ChannelError::NotOpenYet) => {
+                Self::NotOpened
+            }
+            ChannelFault::Other(ChannelError::WouldBlock) => Self::Full,
+            ChannelFault::Other(ChannelError::Ended) => Self::Disconnected,
+            ChannelFault::Other(ChannelError::Failed(failure)) => match &failure.reason {
+                FailureReason::NoRoom { .. } => Self::Timeout,
+                FailureReason::Mismatch { .. } => Self::Mismatch,
+                FailureReason::TooLong { .. } | FailureReason::HeaderTooLong { .. } => {
+                    Self::TooLong
+                }
+                FailureReason::Encode(_) => Self::Encode,
+                FailureReason::Memory(_) => Self::Memory,
+                FailureReason::Nested => Self::Nested,
+                FailureReason::UsedAfterFork => Self::UsedAfterFork,
+                _ => Self::Disconnected,
+            },
+        }
+    }
+
+    fn of_member(self) -> [&'static str; 4] {
+        match self {
+            Self::NotOpened => [
+                "sent to nobody: ",
+                " has not opened its end yet",
+                ", as far as is known: ",
+                "",
+            ],
+            _ => [
+                "sent to nobody: the window of ",
+                " is full, ",
+                "",
+                "its receiver falls behind",
+            ],
+        }
+    }
+}
+
+error_of_channel!(SendError, SendErrorKind);
 
 impl SendError {
-    /// Returns the kind of failure.
-    #[must_use]
-    #[inline]
-    pub fn kind(&self) -> SendErrorKind {
-        match &self.0 {
-            SendFailure::Channel(fault) => kind_of(fault),
-            SendFailure::Full(_) => SendErrorKind::Full,
-            SendFailure::NotOpen(_) => SendErrorKind::NotOpened,
-            SendFailure::Group(group) => match &**group {
-                OfGroup::NoMembers { .. } => SendErrorKind::NoMembers,
-                OfGroup::NodeClosed { .. } => SendErrorKind::Disconnected,
-                OfGroup::Member(_, fault) => kind_of(fault),
-                OfGroup::Slow(..) => SendErrorKind::Full,
-                OfGroup::UsedAfterFork(_) => SendErrorKind::UsedAfterFork,
-            },
-            SendFailure::Answer(answer) => match &**answer {
-                OfAnswer::Cancelled => SendErrorKind::Cancelled,
-                OfAnswer::NotAStream => SendErrorKind::NotAStream,
-                OfAnswer::NotSent(fault) => kind_of(fault),
-            },
-        }
-    }
-
     /// Returns whether a later attempt with the same value may succeed: there was no room, or the
     /// peer has not opened its end yet.
     #[must_use]
     #[inline]
     pub fn is_transient(&self) -> bool {
         match &self.0 {
-            SendFailure::Channel(fault) => fault.is_transient(),
-            SendFailure::Full(_) | SendFailure::NotOpen(_) => true,
-            SendFailure::Group(_) | SendFailure::Answer(_) => false,
+            Failure::Channel(fault) => fault.is_transient(),
+            Failure::Member(..) => true,
+            Failure::Other(..) => false,
         }
     }
 
     /// Returns whether the channel goes on: it was this message, or a lack that may pass.
     #[must_use]
     pub fn spares_channel(&self) -> bool {
+        use SendErrorKind::{Cancelled, Encode, Memory, Nested, NotAStream, TooLong};
+        let kind = self.kind();
         self.is_transient()
             || matches!(
-                self.kind(),
-                SendErrorKind::TooLong
-                    | SendErrorKind::Encode
-                    | SendErrorKind::Memory
-                    | SendErrorKind::Nested
-                    | SendErrorKind::Cancelled
-                    | SendErrorKind::NotAStream
+                kind,
+                TooLong | Encode | Memory | Nested | Cancelled | NotAStream
             )
-    }
-
-    /// Returns the channel's name, where the error has it.
-    #[must_use]
-    pub fn channel(&self) -> Option<&str> {
-        if let SendFailure::Group(group) = &self.0
-            && let OfGroup::NoMembers { channel } | OfGroup::NodeClosed { channel } = &**group
-        {
-            return Some(channel);
-        }
-        self.fault()?.channel()
-    }
-
-    /// Returns the peer as an address, where the error has it.
-    #[must_use]
-    pub fn peer(&self) -> Option<&str> {
-        self.fault()?.peer()
     }
 
     /// Returns the member of a group that stands in the way, or the first of several.
     #[must_use]
     pub fn member(&self) -> Option<PeerAt> {
-        match &self.0 {
-            SendFailure::Full(member) | SendFailure::NotOpen(member) => Some(*member.peer),
-            SendFailure::Group(group) => match &**group {
-                OfGroup::Member(peer, _) => Some(**peer),
-                _ => None,
-            },
-            SendFailure::Channel(_) | SendFailure::Answer(_) => None,
-        }
-    }
-
-    /// Returns how far the channel is, or came, where the error has it.
-    #[must_use]
-    pub fn counts(&self) -> Option<Counts> {
-        self.fault()?.counts()
-    }
-
-    /// Returns what ended the channel, if it broke.
-    #[must_use]
-    pub fn cause(&self) -> Option<&EndCause> {
-        if let SendFailure::Group(group) = &self.0
-            && let OfGroup::NodeClosed { .. } = &**group
-        {
-            return Some(&EndCause::NodeClosed);
-        }
-        self.fault()?.cause()
-    }
-
-    /// Returns what is known of an end that the peer has not opened in time.
-    #[must_use]
-    pub fn not_opened(&self) -> Option<&NotOpened> {
-        self.fault()?.not_opened()
+        self.0.member()
     }
 
     /// Returns the setting that bounded the call until its time was up, of which a higher value
@@ -258,7 +179,7 @@ impl SendError {
     /// is one of the channel, at both ends, or, if it is `memory_limit`, of the receiving node.
     #[must_use]
     pub fn setting(&self) -> Option<&'static str> {
-        match self.fault()?.reason()? {
+        match self.reason()? {
             FailureReason::NoRoom { full, .. } => wording::setting_of((*full)?),
             _ => None,
         }
@@ -268,35 +189,16 @@ impl SendError {
     /// a loan or permit, or is in a call that sends. There may have been room.
     #[must_use]
     pub fn is_behind_clone(&self) -> bool {
-        let reason = self.fault().and_then(ChannelFault::reason);
-        matches!(reason, Some(FailureReason::NoRoom { full: None, .. }))
+        matches!(
+            self.reason(),
+            Some(FailureReason::NoRoom { full: None, .. })
+        )
     }
 
     /// Returns how long the window of a group's member was full that was dropped for that.
     #[must_use]
     pub fn full_for(&self) -> Option<Duration> {
-        match &self.0 {
-            SendFailure::Group(group) => match &**group {
-                OfGroup::Slow(time, _) => Some(*time),
-                _ => None,
-            },
-            _ => None,
-        }
-    }
-
-    /// Returns the suspension of the session, if the call had no chance because the session has no
-    /// connection, or one over which the peer's host is silent: since when, why, and what this node
-    /// does about it. The program at the other end is not to blame then.
-    #[must_use]
-    pub fn suspended(&self) -> Option<&Suspension> {
-        match &self.0 {
-            SendFailure::Full(member) | SendFailure::NotOpen(member) => member.suspended.as_deref(),
-            SendFailure::Group(group) => match &**group {
-                OfGroup::Slow(_, suspended) => suspended.as_deref(),
-                _ => self.fault()?.suspended(),
-            },
-            _ => self.fault()?.suspended(),
-        }
+        self.0.facts()?.full_for
     }
 
     /// Returns how many messages the receiver released while the call waited until its time was up.
@@ -304,7 +206,7 @@ impl SendError {
     /// takes no messages, or keeps those that it took.
     #[must_use]
     pub fn released_meanwhile(&self) -> Option<u64> {
-        match self.fault()?.reason()? {
+        match self.reason()? {
             FailureReason::NoRoom {
                 released_meanwhile, ..
             } => Some(*released_meanwhile),
@@ -316,7 +218,7 @@ impl SendError {
     /// one was too long; or the most of a header, if that was.
     #[must_use]
     pub fn limit(&self) -> Option<u64> {
-        match self.fault()?.reason()? {
+        match self.reason()? {
             FailureReason::TooLong { limit, .. } => Some(*limit),
             FailureReason::HeaderTooLong { limit, .. } => Some(*limit as u64),
             _ => None,
@@ -326,7 +228,7 @@ impl SendError {
     /// Returns the bytes of a message or header that was too long, where they are known.
     #[must_use]
     pub fn length(&self) -> Option<u64> {
-        match self.fault()?.reason()? {
+        match self.reason()? {
             FailureReason::TooLong { length, .. } => *length,
             FailureReason::HeaderTooLong { length, .. } => Some(*length as u64),
             _ => None,
@@ -336,160 +238,100 @@ impl SendError {
     /// Returns the error of the codec, if it refused the value.
     #[must_use]
     pub fn encode_error(&self) -> Option<&(dyn Error + Send + Sync + 'static)> {
-        match self.fault()?.reason()? {
+        match self.reason()? {
             FailureReason::Encode(error) => Some(&**error),
             _ => None,
         }
     }
 
+    /// Makes the error of a message that was not sent.
+    pub(crate) fn of(kind: SendErrorKind, text: impl fmt::Display) -> Self {
+        Self(Failure::other(kind, text, |_| ()))
+    }
+
+    /// Makes the error of a message that a channel did not take. `what` comes before the channel's
+    /// failure.
+    pub(crate) fn of_channel(what: &str, error: ChannelError, member: Option<PeerAt>) -> Self {
+        let fault = ChannelFault::from(error);
+        let (kind, text) = (SendErrorKind::of(&fault), format!("{what}: {fault}"));
+        Self(Failure::other(kind, text, |facts| {
+            facts.fault = Some(fault);
+            facts.member = member;
+        }))
+    }
+
     /// The error of a group's call.
     pub(crate) fn of_group(channel: &str, failure: GroupFailure<Arc<PeerAt>>) -> Self {
-        let of_group = match failure {
-            GroupFailure::Full(member) => return Self(SendFailure::Full(member)),
-            GroupFailure::NotOpen(member) => return Self(SendFailure::NotOpen(member)),
-            GroupFailure::NoMembers => OfGroup::NoMembers {
-                channel: channel.to_owned(),
-            },
-            GroupFailure::Failed(peer, error) => OfGroup::Member(peer, error.into()),
-            GroupFailure::UsedAfterFork(error) => OfGroup::UsedAfterFork(error),
-        };
-        Self(SendFailure::Group(Box::new(of_group)))
+        match failure {
+            GroupFailure::Full(member) => Self(Failure::Member(SendErrorKind::Full, member)),
+            GroupFailure::NotOpen(member) => {
+                Self(Failure::Member(SendErrorKind::NotOpened, member))
+            }
+            GroupFailure::NoMembers => Self(Failure::other(
+                SendErrorKind::NoMembers,
+                format_args!(
+                    "group \"{channel}\": nothing was sent, as it has no members; let peers join \
+                     it, `next_lost` says who was dropped"
+                ),
+                |facts| facts.channel = Some(channel.to_owned()),
+            )),
+            GroupFailure::Failed(peer, error) => {
+                let what = format!("sent to nobody, because of {peer}");
+                Self::of_channel(&what, error, Some(*peer))
+            }
+            GroupFailure::UsedAfterFork(error) => Self::of_fork(error),
+        }
     }
 
     /// The error of a call in a fork of the process.
     #[cold]
     pub(crate) fn of_fork(error: UsedAfterFork) -> Self {
-        Self(SendFailure::Group(Box::new(OfGroup::UsedAfterFork(error))))
+        Self::of(SendErrorKind::UsedAfterFork, error)
     }
 
     /// The error of a publisher's call.
     pub(crate) fn of_publisher(channel: &str, failure: GroupFailure<Arc<PeerAt>>) -> Self {
-        match failure {
-            // A publisher without subscribers sends to nobody while its node is open.
-            GroupFailure::NoMembers => {
-                let channel = channel.to_owned();
-                Self(SendFailure::Group(Box::new(OfGroup::NodeClosed {
-                    channel,
-                })))
-            }
-            failure => Self::of_group(channel, failure),
-        }
+        let GroupFailure::NoMembers = failure else {
+            return Self::of_group(channel, failure);
+        };
+        // A publisher without subscribers sends to nobody while its node is open.
+        Self(Failure::other(
+            SendErrorKind::Disconnected,
+            format_args!(
+                "publisher \"{channel}\": nothing was sent, as its node was closed; make another \
+                 node"
+            ),
+            |facts| {
+                facts.channel = Some(channel.to_owned());
+                facts.cause = Some(EndCause::NodeClosed);
+            },
+        ))
     }
 
     /// The reason for which a group dropped a member.
     pub(crate) fn of_loss(reason: LossReason) -> Self {
+        // The words that the transport logs.
+        let text = reason.to_string();
         match reason {
             LossReason::Full(time, suspended) => {
-                Self(SendFailure::Group(Box::new(OfGroup::Slow(time, suspended))))
+                Self(Failure::other(SendErrorKind::Full, text, |facts| {
+                    facts.full_for = Some(time);
+                    facts.suspended.extend(suspended);
+                }))
             }
             LossReason::Failed(error) => error.into(),
         }
     }
 
-    /// Makes the error of an answer that no caller waits for.
-    pub(crate) fn cancelled() -> Self {
-        Self(SendFailure::Answer(Box::new(OfAnswer::Cancelled)))
-    }
-
-    /// Makes the error of a further reply to a call that takes one.
-    pub(crate) fn not_a_stream() -> Self {
-        Self(SendFailure::Answer(Box::new(OfAnswer::NotAStream)))
-    }
-
-    /// Makes the error of an answer that the channel of replies did not take.
-    pub(crate) fn of_answer(error: ChannelError) -> Self {
-        Self(SendFailure::Answer(Box::new(OfAnswer::NotSent(
-            error.into(),
-        ))))
+    pub(crate) fn io_kind(&self) -> io::ErrorKind {
+        self.0.io_kind(self.kind().io())
     }
 
     /// Returns the reason of the channel's failure, where the error has it.
     pub(crate) fn reason(&self) -> Option<&FailureReason> {
-        self.fault()?.reason()
-    }
-
-    fn fault(&self) -> Option<&ChannelFault> {
-        match &self.0 {
-            SendFailure::Channel(fault) => Some(fault),
-            SendFailure::Group(group) => match &**group {
-                OfGroup::Member(_, fault) => Some(fault),
-                _ => None,
-            },
-            SendFailure::Answer(answer) => match &**answer {
-                OfAnswer::NotSent(fault) => Some(fault),
-                OfAnswer::Cancelled | OfAnswer::NotAStream => None,
-            },
-            SendFailure::Full(_) | SendFailure::NotOpen(_) => None,
-        }
+        self.0.fault()?.reason()
     }
 }
-
-impl From<ChannelFault> for SendError {
-    fn from(fault: ChannelFault) -> Self {
-        Self(SendFailure::Channel(fault))
-    }
-}
-
-impl From<ChannelError> for SendError {
-    #[inline]
-    fn from(error: ChannelError) -> Self {
-        Self(SendFailure::Channel(error.into()))
-    }
-}
-
-impl fmt::Display for SendError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            SendFailure::Channel(fault) => fault.fmt(f),
-            SendFailure::Full(InTheWay { peer, suspended }) => {
-                write!(f, "sent to nobody: the window of {peer} is full, ")?;
-                match suspended {
-                    Some(suspended) => suspended.fmt(f),
-                    None => f.write_str("its receiver falls behind"),
-                }
-            }
-            SendFailure::NotOpen(InTheWay { peer, suspended }) => {
-                write!(f, "sent to nobody: {peer} has not opened its end yet")?;
-                match suspended {
-                    Some(suspended) => write!(f, ", as far as is known: {suspended}"),
-                    None => Ok(()),
-                }
-            }
-            SendFailure::Group(group) => match &**group {
-                OfGroup::NoMembers { channel } => write!(
-                    f,
-                    "group \"{channel}\": nothing was sent, as it has no members; let peers join \
-                     it, `next_lost` says who was dropped"
-                ),
-                OfGroup::NodeClosed { channel } => write!(
-                    f,
-                    "publisher \"{channel}\": nothing was sent, as its node was closed; make another \
-                     node"
-                ),
-                OfGroup::Member(peer, fault) => {
-                    write!(f, "sent to nobody, because of {peer}: {fault}")
-                }
-                // The words that the transport logs.
-                OfGroup::Slow(time, suspended) => LossReason::Full(*time, suspended.clone()).fmt(f),
-                OfGroup::UsedAfterFork(error) => error.fmt(f),
-            },
-            SendFailure::Answer(answer) => match &**answer {
-                OfAnswer::Cancelled => f.write_str(
-                    "the caller does not wait any more: it cancelled the call, its deadline \
-                     passed, or it is gone",
-                ),
-                OfAnswer::NotAStream => {
-                    f.write_str("the call takes one reply and no stream; answer it with `reply`")
-                }
-                OfAnswer::NotSent(fault) => write!(f, "the answer was not sent: {fault}"),
-            },
-        }
-    }
-}
-
-impl Error for SendError {}
-
-ibex_base::debug_as_display!(SendError);
 
 #[cfg(test)]
 mod tests;

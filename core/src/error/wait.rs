@@ -1,12 +1,15 @@
 //! The error of waiting for delivery and acknowledgements.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, io, sync::Arc};
 
-use ibex_base::fork::UsedAfterFork;
-use ibex_transport::channel::{ChannelError, FailureReason, InTheWay, QuorumFailure, Votes};
+use ibex_transport::channel::{FailureReason, InTheWay, QuorumFailure, Votes};
 
-use super::{ChannelFault, NotOpened, Suspensions};
-use crate::{Counts, EndCause, PeerAt, Suspension};
+use super::{
+    ChannelFault, Suspensions,
+    failure::{ChannelErrorKind, Failure, error_of_channel, kinds},
+    send::SendError,
+};
+use crate::PeerAt;
 
 /// The error of a call that waits until sent messages are delivered or acknowledged.
 ///
@@ -39,159 +42,95 @@ use crate::{Counts, EndCause, PeerAt, Suspension};
 /// | [`Mismatch`](WaitErrorKind::Mismatch) | returns the same |
 /// | [`Disconnected`](WaitErrorKind::Disconnected) | returns the same |
 /// | [`UsedAfterFork`](WaitErrorKind::UsedAfterFork) | returns the same |
-pub struct WaitError(WaitFailure);
+pub struct WaitError(Failure<WaitErrorKind>);
 
-/// The kinds of a [`WaitError`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum WaitErrorKind {
-    /// The caller's time was up: a receiver is not that far, or has not opened its end.
-    Timeout,
-    /// The receiver dropped a message without acknowledging it, so nothing from there on will ever
-    /// be acknowledged.
-    Unacknowledged,
-    /// A message of a group will never be acknowledged by as many members as the quorum requires.
-    NoQuorum,
-    /// There is no such message of the group yet, and no other thread sends to it.
-    NotSent,
-    /// The peer did not open its end within `open_timeout`.
-    NotOpened,
-    /// The peer's end has another message type.
-    Mismatch,
-    /// The channel ended before the answer came.
-    Disconnected,
-    /// The process is a fork of the one that opened the channel or made the group.
-    UsedAfterFork,
+kinds! {
+    /// The kinds of a [`WaitError`].
+    pub enum WaitErrorKind {
+        /// The caller's time was up: a receiver is not that far, or has not opened its end.
+        Timeout => TimedOut,
+        /// The receiver dropped a message without acknowledging it, so nothing from there on will ever
+        /// be acknowledged.
+        Unacknowledged => Other,
+        /// A message of a group will never be acknowledged by as many members as the quorum requires.
+        NoQuorum => Other,
+        /// There is no such message of the group yet, and no other thread sends to it.
+        NotSent => InvalidInput,
+        /// The peer did not open its end within `open_timeout`.
+        NotOpened => TimedOut,
+        /// The peer's end has another message type.
+        Mismatch => InvalidData,
+        /// The channel ended before the answer came.
+        Disconnected => ConnectionAborted,
+        /// The process is a fork of the one that opened the channel or made the group.
+        UsedAfterFork => Other,
+    }
 }
 
-enum WaitFailure {
-    Channel(ChannelFault),
-    /// A group's messages did not reach the engine of this member in time, or of several.
-    Flush(InTheWay<Arc<PeerAt>>),
-    Quorum(Box<Quorum>),
-    /// A group that was made before a fork of the process.
-    UsedAfterFork(Box<UsedAfterFork>),
-}
+impl ChannelErrorKind for WaitErrorKind {
+    // No call that waits for this sends anything.
+    const WOULD_BLOCK: &'static str = "it would block";
+    const ENDED_BY_PEER: io::ErrorKind = io::ErrorKind::BrokenPipe;
 
-/// A message of a group that is not acknowledged by a quorum.
-struct Quorum {
-    channel: String,
-    sequence: u64,
-    needed: usize,
-    reason: Reason,
-}
-
-enum Reason {
-    TimedOut(Votes<PeerAt>),
-    Lost(Votes<PeerAt>),
-    /// The sequence of the group's last message.
-    NotSent(u64),
-}
-
-impl WaitError {
-    /// Returns the kind of failure.
-    #[must_use]
-    pub fn kind(&self) -> WaitErrorKind {
-        match &self.0 {
-            WaitFailure::Channel(ChannelFault::NotOpened(_)) => WaitErrorKind::NotOpened,
-            WaitFailure::Channel(fault) => match fault.reason() {
-                Some(FailureReason::Unacknowledged(_)) => WaitErrorKind::Unacknowledged,
-                Some(FailureReason::NotDone { .. }) => WaitErrorKind::Timeout,
-                Some(FailureReason::Mismatch { .. }) => WaitErrorKind::Mismatch,
-                Some(FailureReason::UsedAfterFork) => WaitErrorKind::UsedAfterFork,
-                // No other kind can answer a caller that sends nothing.
-                _ => WaitErrorKind::Disconnected,
-            },
-            WaitFailure::Flush(_) => WaitErrorKind::Timeout,
-            WaitFailure::UsedAfterFork(_) => WaitErrorKind::UsedAfterFork,
-            WaitFailure::Quorum(quorum) => match quorum.reason {
-                Reason::TimedOut(_) => WaitErrorKind::Timeout,
-                Reason::Lost(_) => WaitErrorKind::NoQuorum,
-                Reason::NotSent(_) => WaitErrorKind::NotSent,
-            },
+    fn of(fault: &ChannelFault) -> Self {
+        match fault.reason() {
+            _ if fault.not_opened().is_some() => Self::NotOpened,
+            Some(FailureReason::Unacknowledged(_)) => Self::Unacknowledged,
+            Some(FailureReason::NotDone { .. }) => Self::Timeout,
+            Some(FailureReason::Mismatch { .. }) => Self::Mismatch,
+            Some(FailureReason::UsedAfterFork) => Self::UsedAfterFork,
+            // No other kind can answer a caller that sends nothing.
+            _ => Self::Disconnected,
         }
     }
 
+    fn of_member(self) -> [&'static str; 4] {
+        [
+            "",
+            " does not hold everything within the time-out; what was sent stays sent",
+            ": ",
+            "",
+        ]
+    }
+}
+
+error_of_channel!(WaitError, WaitErrorKind);
+
+impl WaitError {
     /// Returns whether the same call may succeed later: the time was up.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         self.kind() == WaitErrorKind::Timeout
     }
 
-    /// Returns the channel's name, where the error has it.
-    #[must_use]
-    pub fn channel(&self) -> Option<&str> {
-        match &self.0 {
-            WaitFailure::Quorum(quorum) => Some(&quorum.channel),
-            _ => self.fault()?.channel(),
-        }
-    }
-
-    /// Returns the peer as an address, where the error has one.
-    #[must_use]
-    pub fn peer(&self) -> Option<&str> {
-        self.fault()?.peer()
-    }
-
     /// Returns the member of a group that does not hold everything, or the first of several.
     #[must_use]
     pub fn member(&self) -> Option<PeerAt> {
-        match &self.0 {
-            WaitFailure::Flush(member) => Some(*member.peer),
-            _ => None,
-        }
+        self.0.member()
     }
 
     /// Returns the message that was waited for, or the first that will not be acknowledged.
     #[must_use]
     pub fn sequence(&self) -> Option<u64> {
-        match &self.0 {
-            WaitFailure::Quorum(quorum) => Some(quorum.sequence),
-            _ => match self.fault()?.reason()? {
-                FailureReason::NotDone { sequence, .. }
-                | FailureReason::Unacknowledged(sequence) => Some(*sequence),
-                _ => None,
-            },
+        if let Some((sequence, _)) = self.quorum() {
+            return Some(sequence);
         }
-    }
-
-    /// Returns how far the channel is, or came, where the error has it.
-    #[must_use]
-    pub fn counts(&self) -> Option<Counts> {
-        self.fault()?.counts()
-    }
-
-    /// Returns what ended the channel, if it broke.
-    #[must_use]
-    pub fn cause(&self) -> Option<&EndCause> {
-        self.fault()?.cause()
-    }
-
-    /// Returns the suspension of the session, if the call had no chance because the session has no
-    /// connection, or one over which the peer's host is silent: since when, why, and what this node
-    /// does about it. Of a group, it is that of a member that might have answered.
-    #[must_use]
-    pub fn suspended(&self) -> Option<&Suspension> {
-        match &self.0 {
-            WaitFailure::Flush(member) => member.suspended.as_deref(),
-            WaitFailure::Quorum(_) => self.votes()?.suspended.first().map(|first| &**first),
-            _ => self.fault()?.suspended(),
+        match self.0.fault()?.reason()? {
+            FailureReason::NotDone { sequence, .. } | FailureReason::Unacknowledged(sequence) => {
+                Some(*sequence)
+            }
+            _ => None,
         }
-    }
-
-    /// Returns what is known of an end that the peer has not opened in time.
-    #[must_use]
-    pub fn not_opened(&self) -> Option<&NotOpened> {
-        self.fault()?.not_opened()
     }
 
     /// Returns how many acknowledgements of a group's message were asked for.
     #[must_use]
     pub fn needed(&self) -> Option<usize> {
-        match &self.0 {
-            WaitFailure::Quorum(quorum) => Some(quorum.needed),
-            _ => None,
-        }
+        self.quorum().map(|(_, needed)| needed)
+    }
+
+    fn quorum(&self) -> Option<(u64, usize)> {
+        self.0.facts()?.quorum
     }
 
     /// Returns the peers that have acknowledged a group's message, members or gone.
@@ -220,6 +159,10 @@ impl WaitError {
         self.votes().map_or(&[], |votes| &votes.gone)
     }
 
+    fn votes(&self) -> Option<&Votes<PeerAt>> {
+        self.0.facts()?.votes.as_ref()
+    }
+
     /// Turns the error into that of the channel's later sends, for a program that sends and waits
     /// and has one error for both.
     ///
@@ -243,17 +186,17 @@ impl WaitError {
     /// [`Timeout`](WaitErrorKind::Timeout), [`Unacknowledged`](WaitErrorKind::Unacknowledged),
     /// [`NoQuorum`](WaitErrorKind::NoQuorum) and [`NotSent`](WaitErrorKind::NotSent), or a
     /// group's [`UsedAfterFork`](WaitErrorKind::UsedAfterFork).
-    pub fn into_send_error(self) -> Result<crate::SendError, Self> {
+    pub fn into_send_error(self) -> Result<SendError, Self> {
         match (self.kind(), self.0) {
             (WaitErrorKind::Timeout | WaitErrorKind::Unacknowledged, other) => Err(Self(other)),
-            (_, WaitFailure::Channel(fault)) => Ok(fault.into()),
+            (_, Failure::Channel(fault)) => Ok(SendError(Failure::Channel(fault))),
             (_, other) => Err(Self(other)),
         }
     }
 
     /// The error of a group whose member does not hold everything.
     pub(crate) fn of_flush(member: InTheWay<Arc<PeerAt>>) -> Self {
-        Self(WaitFailure::Flush(member))
+        Self(Failure::Member(WaitErrorKind::Timeout, member))
     }
 
     /// The error of a group's wait for a quorum.
@@ -263,37 +206,51 @@ impl WaitError {
         needed: usize,
         failure: QuorumFailure<Arc<PeerAt>>,
     ) -> Self {
-        let reason = match failure {
-            QuorumFailure::TimedOut(votes) => Reason::TimedOut(named(votes)),
-            QuorumFailure::Lost(votes) => Reason::Lost(named(votes)),
-            QuorumFailure::NotSent(last) => Reason::NotSent(last),
+        let (kind, text, votes) = match failure {
             QuorumFailure::UsedAfterFork(error) => {
-                return Self(WaitFailure::UsedAfterFork(Box::new(error)));
+                return Self(Failure::other(WaitErrorKind::UsedAfterFork, error, |_| ()));
+            }
+            QuorumFailure::NotSent(last) => {
+                let text = format!(
+                    "was not sent yet, the last one is {last}; wait for what `send` returned"
+                );
+                (WaitErrorKind::NotSent, text, None)
+            }
+            QuorumFailure::Lost(votes) => {
+                let votes = named(votes);
+                let text = format!(
+                    "{} and cannot be by enough; send it again once enough have joined",
+                    Tally(&votes, needed)
+                );
+                (WaitErrorKind::NoQuorum, text, Some(votes))
+            }
+            QuorumFailure::TimedOut(votes) => {
+                let votes = named(votes);
+                let advice = match votes.suspended.len() < votes.able.len() {
+                    true => {
+                        "; see that the programs from which it may come take messages and \
+                         acknowledge them"
+                    }
+                    false => "",
+                };
+                let text = format!(
+                    "{} within the time-out; what was sent stays sent, and a later call may \
+                     succeed{}{advice}",
+                    Tally(&votes, needed),
+                    Suspensions(&votes.suspended)
+                );
+                (WaitErrorKind::Timeout, text, Some(votes))
             }
         };
-        Self(WaitFailure::Quorum(Box::new(Quorum {
-            channel: channel.to_owned(),
-            sequence,
-            needed,
-            reason,
-        })))
-    }
-
-    fn votes(&self) -> Option<&Votes<PeerAt>> {
-        match &self.0 {
-            WaitFailure::Quorum(quorum) => match &quorum.reason {
-                Reason::TimedOut(votes) | Reason::Lost(votes) => Some(votes),
-                Reason::NotSent(_) => None,
-            },
-            _ => None,
-        }
-    }
-
-    fn fault(&self) -> Option<&ChannelFault> {
-        match &self.0 {
-            WaitFailure::Channel(fault) => Some(fault),
-            _ => None,
-        }
+        let text = format!("group \"{channel}\": message {sequence} {text}");
+        Self(Failure::other(kind, text, |facts| {
+            facts.channel = Some(channel.to_owned());
+            facts.quorum = Some((sequence, needed));
+            if let Some(votes) = &votes {
+                facts.suspended.clone_from(&votes.suspended);
+            }
+            facts.votes = votes;
+        }))
     }
 }
 
@@ -309,82 +266,23 @@ fn named(votes: Votes<Arc<PeerAt>>) -> Votes<PeerAt> {
     }
 }
 
-impl From<ChannelError> for WaitError {
-    #[inline]
-    fn from(error: ChannelError) -> Self {
-        Self(WaitFailure::Channel(error.into()))
-    }
-}
+/// The votes on a message that needs so many acknowledgements.
+struct Tally<'a>(&'a Votes<PeerAt>, usize);
 
-impl fmt::Display for WaitError {
+impl fmt::Display for Tally<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            WaitFailure::Channel(fault) => fault.fmt(f),
-            WaitFailure::UsedAfterFork(error) => error.fmt(f),
-            WaitFailure::Flush(InTheWay { peer, suspended }) => {
-                write!(
-                    f,
-                    "{peer} does not hold everything within the time-out; what was sent stays sent"
-                )?;
-                match suspended {
-                    Some(suspended) => write!(f, ": {suspended}"),
-                    None => Ok(()),
-                }
-            }
-            WaitFailure::Quorum(quorum) => quorum.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for WaitError {}
-
-impl fmt::Display for Quorum {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            channel, sequence, ..
-        } = self;
-        write!(f, "group \"{channel}\": message {sequence} ")?;
-        match &self.reason {
-            Reason::NotSent(last) => write!(
-                f,
-                "was not sent yet, the last one is {last}; wait for what `send` returned"
-            ),
-            Reason::Lost(votes) => {
-                self.write_votes(votes, f)?;
-                f.write_str(" and cannot be by enough; send it again once enough have joined")
-            }
-            Reason::TimedOut(votes) => {
-                self.write_votes(votes, f)?;
-                f.write_str(
-                    " within the time-out; what was sent stays sent, and a later call may succeed",
-                )?;
-                Suspensions(&votes.suspended).fmt(f)?;
-                match votes.suspended.len() < votes.able.len() {
-                    true => f.write_str(
-                        "; see that the programs from which it may come take messages and \
-                         acknowledge them",
-                    ),
-                    false => Ok(()),
-                }
-            }
-        }
-    }
-}
-
-impl Quorum {
-    fn write_votes(&self, votes: &Votes<PeerAt>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Votes {
             acknowledged,
             able,
             unable,
             gone,
             suspended: _,
-        } = votes;
+        } = self.0;
         write!(
             f,
             "is acknowledged by {} of the {} needed ({}",
             acknowledged.len(),
-            self.needed,
+            self.1,
             PeerList(acknowledged)
         )?;
         let others = [
@@ -413,8 +311,6 @@ impl fmt::Display for PeerList<'_> {
         others.iter().try_for_each(|peer| write!(f, ", {peer}"))
     }
 }
-
-ibex_base::debug_as_display!(WaitError);
 
 #[cfg(test)]
 mod tests {

@@ -7,34 +7,30 @@ use std::{cmp::Ordering, fmt};
 use ibex_base::{Rounded, fork::UsedAfterFork};
 use ibex_protocol::format::control::{ChannelSpec, CloseReason, Role};
 use ibex_transport::{
-    channel::{ChannelFailure, FailureReason, Full},
+    channel::{ChannelFailure, EndLabel, FailureReason, Full},
     shared_memory::MESSAGE_SLOTS,
 };
 
-use super::Interface;
+use super::subject;
 use crate::{EndCause, Suspension};
 
 /// The text of a failure.
-pub(super) struct Wording<'a> {
-    failure: &'a ChannelFailure,
-    interface: Interface,
-}
+pub(super) struct Wording<'a>(pub(super) &'a ChannelFailure);
 
-impl<'a> Wording<'a> {
-    pub(super) fn of(failure: &'a ChannelFailure) -> Self {
-        Self {
-            failure,
-            interface: Interface::of_tag(failure.tag),
-        }
-    }
-
+impl Wording<'_> {
     fn subject(&self) -> String {
-        self.interface
-            .subject(&self.failure.channel, &self.failure.peer)
+        subject(self.0.label, &self.0.channel, &self.0.peer)
     }
 
-    fn is_of_channel(&self) -> bool {
-        self.interface == Interface::Channel
+    /// Returns what to look for if the peer is there and takes nothing. A stopped process keeps its
+    /// connections, so no time-out of the session applies.
+    fn see_that_it_runs(&self) -> String {
+        let channels = "takes messages and drops them";
+        let until_taken = self.0.label.map_or(channels, |label| label.until_taken);
+        format!(
+            "see that the process there runs, is not stopped, and {until_taken}; the session does \
+             not end for that"
+        )
     }
 }
 
@@ -44,11 +40,11 @@ impl fmt::Display for Wording<'_> {
             channel,
             peer,
             end,
+            label,
             counts,
             suspended,
             reason,
-            ..
-        } = self.failure;
+        } = self.0;
         match reason {
             FailureReason::NoRoom {
                 full,
@@ -57,9 +53,9 @@ impl fmt::Display for Wording<'_> {
             } => {
                 let time = stalled_for.map(|time| format!("for {}", Rounded(time)));
                 let time = time.unwrap_or_else(|| "in that time".to_owned());
-                match self.is_of_channel() {
-                    true => self.no_room_in_channel(*full, *released_meanwhile, &time, f),
-                    false => self.no_room(*released_meanwhile, &time, f),
+                match label {
+                    None => self.no_room_in_channel(*full, *released_meanwhile, &time, f),
+                    Some(label) => self.no_room(label, *released_meanwhile, &time, f),
                 }
             }
             FailureReason::NoMessage { lacks_room } => self.no_message(*lacks_room, f),
@@ -109,7 +105,7 @@ impl fmt::Display for Wording<'_> {
             FailureReason::Broken(cause) => self.broken(cause, f),
             FailureReason::UsedAfterFork => UsedAfterFork::new(self.subject()).fmt(f),
             // The text for users is that of the type `NotOpened`.
-            FailureReason::NotOpened { .. } => self.failure.fmt(f),
+            FailureReason::NotOpened { .. } => self.0.fmt(f),
         }
     }
 }
@@ -164,7 +160,7 @@ impl Wording<'_> {
             counts,
             suspended,
             ..
-        } = self.failure;
+        } = self.0;
         write!(f, "channel \"{channel}\": not sent within the time-out, ")?;
         if let Some(suspended) = suspended {
             return write!(
@@ -193,7 +189,7 @@ impl Wording<'_> {
             0 => write!(
                 f,
                 "); a later call may succeed; the receiver released nothing {time}: {}",
-                self.interface.see_that_it_runs()
+                self.see_that_it_runs()
             )?,
             released => write!(
                 f,
@@ -216,16 +212,22 @@ impl Wording<'_> {
         }
     }
 
-    fn no_room(&self, released: u64, time: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (subject, attempt) = (self.subject(), self.interface.attempt());
+    fn no_room(
+        &self,
+        label: &EndLabel,
+        released: u64,
+        time: &str,
+        f: &mut fmt::Formatter<'_>,
+    ) -> fmt::Result {
+        let (subject, attempt) = (self.subject(), label.attempt);
         write!(f, "{subject}: nothing was sent within the time-out: ")?;
-        match (&self.failure.suspended, released) {
+        match (&self.0.suspended, released) {
             (Some(suspended), _) => write!(f, "{suspended}; a later {attempt} may succeed"),
             (None, 0) => write!(
                 f,
                 "there is no room behind what was sent before, and nothing of it was taken {time}; \
                  a later {attempt} may succeed; {}",
-                self.interface.see_that_it_runs()
+                self.see_that_it_runs()
             ),
             (None, _) => write!(
                 f,
@@ -248,9 +250,9 @@ impl Wording<'_> {
             counts,
             suspended,
             ..
-        } = self.failure;
+        } = self.0;
         let (subject, received) = (self.subject(), counts.received);
-        match (self.is_of_channel(), lacks_room, suspended) {
+        match (self.0.label.is_none(), lacks_room, suspended) {
             (true, false, Some(suspended)) => write!(
                 f,
                 "channel \"{channel}\": no message came within the time-out, behind {received} \
@@ -298,32 +300,23 @@ impl Wording<'_> {
     ) -> fmt::Result {
         let subject = self.subject();
         let (here, there) = (offered(ours), offered(theirs));
-        match self.interface {
-            Interface::Channel if ours.older.is_empty() && theirs.older.is_empty() => write!(
+        if let Some(label) = self.0.label {
+            let (here, there) = (ours.newest.to_string(), theirs.newest.to_string());
+            return write!(f, "{subject}: {}", (label.mismatch)(&here, &there));
+        }
+        match ours.older.is_empty() && theirs.older.is_empty() {
+            true => write!(
                 f,
                 "{subject}: the ends have different message types; here {here}, there {there}; no \
                  message was delivered; make both the same, let the newer end offer both by \
                  `versioned_sender` or `versioned_receiver`, or give the new type a channel of a \
                  new name"
             ),
-            Interface::Channel => write!(
+            false => write!(
                 f,
                 "{subject}: the ends have no version of the message type in common; here {here}, \
                  there {there}; no message was delivered; update the older end to a release in \
                  between first, or give the new type a channel of a new name"
-            ),
-            Interface::Stream | Interface::Listener => write!(
-                f,
-                "{subject}: the peer has something else by this name, {}; nothing was transferred; \
-                 choose another name for one of the two, at both nodes",
-                theirs.newest
-            ),
-            Interface::Caller | Interface::Service => write!(
-                f,
-                "{subject}: its requests, its replies or their codecs differ; here {}, there {}; \
-                 no call was executed; make both programs' the same, or give the service of the \
-                 new types a new name",
-                ours.newest, theirs.newest
             ),
         }
     }
@@ -338,21 +331,20 @@ impl Wording<'_> {
         let subject = self.subject();
         let length =
             length.map_or_else(|| format!("more than {limit}"), |length| length.to_string());
-        let (what, here, there) = match self.interface {
-            Interface::Channel => ("message", "this end", "the receiving end"),
-            Interface::Caller => ("request", "the caller", "the service"),
-            Interface::Service => ("reply", "the service", "the caller"),
-            Interface::Stream | Interface::Listener => {
-                return write!(
-                    f,
-                    "{subject}: a write of {length} bytes is above its limit of {limit}, to which \
-                     memory_limit of a node lowers it; raise that, or write less at a time"
-                );
-            }
+        let (words, both, or) = match self.0.label {
+            Some(label) => (label.message, "both nodes", "split it"),
+            None => (
+                Some(["message", "this end", "the receiving end"]),
+                "both ends",
+                "send it in parts",
+            ),
         };
-        let (both, or) = match self.is_of_channel() {
-            true => ("both ends", "send it in parts"),
-            false => ("both nodes", "split it"),
+        let Some([what, here, there]) = words else {
+            return write!(
+                f,
+                "{subject}: a write of {length} bytes is above its limit of {limit}, to which \
+                 memory_limit of a node lowers it; raise that, or write less at a time"
+            );
         };
         write!(
             f,
@@ -375,96 +367,50 @@ impl Wording<'_> {
 
 impl Wording<'_> {
     fn broken(&self, cause: &EndCause, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (subject, end) = (self.subject(), self.failure.end);
-        let counts = &self.failure.counts;
-        let (have, advice) = match self.interface {
-            Interface::Channel => {
-                write!(f, "{subject} has ended: {cause} (")?;
-                match end {
-                    Role::Sender => write!(f, "{counts}")?,
-                    // A receiver does not know how many messages were sent, and knows the other
-                    // counts exactly.
-                    Role::Receiver => write!(
-                        f,
-                        "{} received, {} released, {} acknowledged",
-                        counts.received, counts.released, counts.acknowledged
-                    )?,
-                }
-                return write!(f, "); {}", advice_for_channel(cause, end));
+        let (subject, end) = (self.subject(), self.0.end);
+        let counts = &self.0.counts;
+        let Some(label) = self.0.label else {
+            write!(f, "{subject} has ended: {cause} (")?;
+            match end {
+                Role::Sender => write!(f, "{counts}")?,
+                // A receiver does not know how many messages were sent, and knows the other counts
+                // exactly.
+                Role::Receiver => write!(
+                    f,
+                    "{} received, {} released, {} acknowledged",
+                    counts.received, counts.released, counts.acknowledged
+                )?,
             }
-            Interface::Listener => ("have", self.advice(cause)),
-            _ => ("has", self.advice(cause)),
+            return write!(f, "); {}", advice_for_channel(cause, end));
         };
-        write!(f, "{subject} {have} ended: ")?;
+        write!(f, "{subject} {} ended: ", label.has)?;
         match cause {
-            EndCause::PeerClosed(reason) => f.write_str(self.closed(*reason))?,
+            EndCause::PeerClosed(reason) => f.write_str(closed(label, *reason))?,
             cause => write!(f, "{cause}")?,
         }
+        let [anew, in_session, in_another] = (label.advice)(end);
+        let advice = match cause {
+            EndCause::RuntimeEnded => LIVE_LONGER,
+            EndCause::NodeClosed => anew,
+            cause if cause.spares_session() => in_session,
+            _ => in_another,
+        };
         write!(f, "; {advice}")
     }
+}
 
-    /// Returns the text for a peer that closed its side of what is no channel of messages.
-    fn closed(&self, reason: CloseReason) -> &'static str {
-        match (reason, self.interface) {
-            (CloseReason::Dropped, Interface::Caller) => "the peer dropped its service",
-            (CloseReason::Dropped, Interface::Service) => "the peer dropped its caller",
-            (CloseReason::Dropped, Interface::Stream) => "the peer reads no more",
-            (CloseReason::Dropped, _) => "the peer dropped its listener",
-            (CloseReason::Corrupt, _) => "the peer got bytes that are not valid",
-            (CloseReason::NoRoom, _) => "the peer has no room",
-            (CloseReason::Unreadable, _) => {
-                "the kernel there could not read the memory of what was sent (EFAULT)"
-            }
-            (CloseReason::SlotLeaked | CloseReason::Aborted, Interface::Stream) => {
-                "the peer gave the stream up, or panicked, before it had written all"
-            }
-            // The protocol crate may know more reasons than this crate.
-            (_, _) => "the peer gave it up",
+/// Returns the text for a peer that closed its side of what is no channel of messages.
+fn closed(label: &EndLabel, reason: CloseReason) -> &'static str {
+    match reason {
+        CloseReason::Dropped => label.dropped,
+        CloseReason::Corrupt => "the peer got bytes that are not valid",
+        CloseReason::NoRoom => "the peer has no room",
+        CloseReason::Unreadable => {
+            "the kernel there could not read the memory of what was sent (EFAULT)"
         }
-    }
-
-    /// Returns advice for the holder of what is no channel of messages.
-    fn advice(&self, cause: &EndCause) -> &'static str {
-        let has_to_know = self.failure.end == Role::Sender;
-        match (cause, self.interface) {
-            (EndCause::RuntimeEnded, _) => LIVE_LONGER,
-            (EndCause::NodeClosed, Interface::Caller) => {
-                "to go on, make a new node, connect, and make the caller anew"
-            }
-            (EndCause::NodeClosed, Interface::Service) => {
-                "to go on, make a new node and the service with it"
-            }
-            (EndCause::NodeClosed, _) => "to go on, make a new node, and connect or listen with it",
-            (cause, Interface::Caller) if cause.spares_session() => {
-                "the session goes on: drop this caller and its clones, make another, which \
-                 waits for the next service of this name"
-            }
-            (cause, Interface::Service) if cause.spares_session() => {
-                "the session goes on: drop this service and make another, which waits for the \
-                 next caller"
-            }
-            (cause, Interface::Stream) if cause.spares_session() && has_to_know => {
-                "the session goes on: ask the peer how much it has read, and connect another \
-                 stream for the rest"
-            }
-            (cause, Interface::Stream) if cause.spares_session() => {
-                "the session goes on: treat what was read as cut off, and connect another stream"
-            }
-            (cause, _) if cause.spares_session() => {
-                "the session goes on: connect again once the peer listens again"
-            }
-            (_, Interface::Caller) => {
-                "connect again and make the caller anew, as a `PeersCaller` does"
-            }
-            (_, Interface::Service) => {
-                "connect or accept again, and make the service anew with that peer"
-            }
-            (_, Interface::Stream) if has_to_know => {
-                "connect or accept again, and ask the peer how much it has read"
-            }
-            (_, Interface::Stream) => "connect or accept again, and treat what was read as cut off",
-            (_, _) => "connect to the node again, and to its listener",
-        }
+        CloseReason::SlotLeaked | CloseReason::Aborted => label.gave_up,
+        // The protocol crate may know more reasons than this crate.
+        _ => "the peer gave it up",
     }
 }
 

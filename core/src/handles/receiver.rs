@@ -380,7 +380,14 @@ impl<T: ?Sized, C: Codec<T>> Iterator for Iter<'_, T, C> {
 pub(crate) fn until_end<M>(received: Result<M, RecvError>) -> Result<Option<M>, RecvError> {
     match received {
         Ok(message) => Ok(Some(message)),
-        Err(error) if error.kind() == RecvErrorKind::Ended => Ok(None),
-        Err(error) => Err(error),
+        Err(error) => unless_ended(error).map(|()| None),
+    }
+}
+
+#[cold]
+fn unless_ended(error: RecvError) -> Result<(), RecvError> {
+    match error.kind() {
+        RecvErrorKind::Ended => Ok(()),
+        _ => Err(error),
     }
 }

@@ -176,7 +176,7 @@ pub struct Connecting {
     call: Arc<PendingDial>,
     held: Option<Ticket>,
     #[allow(dead_code, reason = "held for its drop")]
-    dialing: Dialing,
+    dialing: Dialing<Owner>,
 }
 
 impl Connecting {
@@ -242,7 +242,7 @@ pub(crate) fn closed(runtime: &Runtime, address: &str) -> ConnectError {
 /// Tells what has closed the node, if that was not the program.
 pub(crate) fn closed_by(runtime: &Runtime, address: &str, error: ConnectError) -> ConnectError {
     match runtime.has_lost_driver() {
-        true => ConnectError::lost_runtime(address.to_owned()),
+        true => ConnectError::lost_runtime(address),
         false => error,
     }
 }

@@ -15,7 +15,9 @@ use ibex_base::{
     Address,
     log_limit::{LogLimit, UnloggedEvents},
 };
-use ibex_bootstrap::{Acceptor, Established, FabricKind, HandshakeError, NodeIdentity, Problem};
+use ibex_bootstrap::{
+    Acceptor, Established, FabricKind, Finished, HandshakeError, NodeIdentity, Problem,
+};
 use ibex_ring::parking::Wakers;
 use ibex_transport::{
     engine::{Admission, ControlSource, Incoming},
@@ -212,7 +214,7 @@ pub(crate) fn admit(
 ) -> Result<Peer, ConnectError> {
     match runtime.admit(admission) {
         Ok(session) => Ok(Peer::new(session, channel)),
-        Err(error) => Err(ConnectError::environment(address, error)),
+        Err(error) => Err(ConnectError::environment(address, &error)),
     }
 }
 
@@ -223,21 +225,19 @@ pub(crate) fn admission(
     resuming: &Resuming,
 ) -> Admission {
     let (reconnect, registered) = resuming.terms(&established);
-    let Established {
+    let Finished {
         stream,
         leftover,
         tls,
         unix,
         verbs,
-        peer: info,
+        address,
+        pid,
         began,
-        place,
-        fabric,
-        reason,
-        payload_checksums,
-        session_id,
+        agreed,
         ..
     } = established;
+    let peer = agreed.peer;
     Admission {
         parts: WireParts {
             stream,
@@ -249,27 +249,29 @@ pub(crate) fn admission(
             let (control, bells) = (unix.control.into_fd(), unix.bells.into_fd());
             UnixWires::new(control, bells, unix.is_same_user)
         }),
-        max_channels: our_channels.min(info.limits.channels) as usize,
-        payload_checksums,
+        max_channels: our_channels.min(peer.limits.channels) as usize,
+        payload_checksums: agreed.payload_checksums,
         reconnect: Some(reconnect),
         engine: None,
         place: Box::new(ResumablePlace {
-            place,
-            session: session_id,
+            place: agreed.place,
+            session: agreed.session_id,
             _registered: registered,
         }),
         peer: PeerDescription {
-            address: info.address,
-            identity: info.identity.0,
-            incarnation: info.incarnation,
+            address,
+            identity: peer.identity.0,
+            incarnation: peer.incarnation,
             began,
-            pid: info.pid,
-            fabric: as_carried(fabric),
-            reason: match (&info.authenticated_as, fabric) {
-                (Some(_), FabricKind::Verbs) => format!("{reason}; authenticated, not encrypted"),
-                _ => reason,
+            pid,
+            fabric: as_carried(agreed.fabric),
+            reason: match (&agreed.authenticated_as, agreed.fabric) {
+                (Some(_), FabricKind::Verbs) => {
+                    format!("{}; authenticated, not encrypted", agreed.reason)
+                }
+                _ => agreed.reason,
             },
-            names: PeerNames::new(info.name.as_str(), info.authenticated_as),
+            names: PeerNames::new(peer.name.as_str(), agreed.authenticated_as),
             known_to: resuming.name.clone(),
         },
     }

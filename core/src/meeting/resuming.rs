@@ -3,19 +3,17 @@
 
 use std::{
     any::Any,
-    collections::HashMap,
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use ibex_base::Address;
-use ibex_base::sync::lock;
 use ibex_bootstrap::{
-    Established, FabricKind, HandshakeError, Local, Place, Resumable, ResumableSessions,
+    Established, FabricKind, HandshakeError, Local, Place, RegisteredSession, Resumable,
     ResumeError, ResumeRequest, ResumeTicket, ResumedConnection, VerbsPair,
 };
 use ibex_transport::{
@@ -31,15 +29,11 @@ use crate::{
     peer_id::{as_carried, fabric_of},
 };
 
-/// The sessions of a node that may go on over another connection.
-#[derive(Default)]
-pub(crate) struct ResumeRegistry(Mutex<HashMap<[u8; 16], Resumable>>);
-
 /// A session's place in its node, and among those that may go on.
 pub(crate) struct ResumablePlace {
     pub(crate) place: Place,
     pub(crate) session: [u8; 16],
-    pub(crate) _registered: Option<Registered>,
+    pub(crate) _registered: Option<RegisteredSession>,
 }
 
 impl HeldPlace for ResumablePlace {
@@ -52,49 +46,9 @@ impl HeldPlace for ResumablePlace {
     }
 }
 
-/// A session among them, until this is dropped.
-pub(crate) struct Registered {
-    sessions: Arc<ResumeRegistry>,
-    id: [u8; 16],
-}
-
-impl ResumeRegistry {
-    fn enter(self: &Arc<Self>, id: [u8; 16], session: Resumable) -> Registered {
-        self.lock().insert(id, session);
-        let sessions = self.clone();
-        Registered { sessions, id }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<[u8; 16], Resumable>> {
-        lock(&self.0)
-    }
-}
-
-impl ResumableSessions for ResumeRegistry {
-    fn find(&self, session_id: &[u8; 16]) -> Option<Resumable> {
-        self.lock().get(session_id).cloned()
-    }
-}
-
-/// Omits the sessions' names, which are half of the secret that resumes them.
-impl fmt::Debug for ResumeRegistry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResumeRegistry")
-            .field("count", &self.lock().len())
-            .finish()
-    }
-}
-
-impl Drop for Registered {
-    fn drop(&mut self) {
-        self.sessions.lock().remove(&self.id);
-    }
-}
-
 /// The state that all sessions of a node share for going on over another connection.
 #[derive(Clone)]
 pub(crate) struct Resuming {
-    pub(crate) sessions: Arc<ResumeRegistry>,
     pub(crate) desk: Desk,
     pub(crate) local: Local,
     /// [`NodeBuilder::name`](crate::NodeBuilder::name).
@@ -106,19 +60,22 @@ pub(crate) struct Resuming {
 impl Resuming {
     /// Makes the state that a new session needs to be resumed. If this end was dialed, the peer
     /// finds the session here when it dials again.
-    pub(crate) fn terms(&self, established: &Established) -> (ReconnectTerms, Option<Registered>) {
+    pub(crate) fn terms(
+        &self,
+        established: &Established,
+    ) -> (ReconnectTerms, Option<RegisteredSession>) {
         let peer = &established.peer;
         let (ways, session) = self.ways(established);
         let id = established.session_id;
         let redial = established.is_dialer.then(|| {
             Arc::new(Redialer {
-                address: peer.address,
+                address: established.address,
                 ticket: ResumeTicket {
                     session_id: id,
                     secret: session.secret.clone(),
                     peer: peer.identity,
                     incarnation: peer.incarnation,
-                    authenticated_as: peer.authenticated_as.clone(),
+                    authenticated_as: established.authenticated_as.clone(),
                     epoch: 0,
                     fabric: established.fabric,
                 },
@@ -131,11 +88,11 @@ impl Resuming {
             session: id,
             redial,
             ways,
-            process: peer.pid.or(peer.stated_pid),
+            process: established.pid.or(established.stated_pid),
             max_age: self.max_age(),
         };
         let is_found = !established.is_dialer;
-        let registered = is_found.then(|| self.sessions.enter(id, session));
+        let registered = is_found.then(|| self.local.resumable.enter(id, session));
         (terms, registered)
     }
 
@@ -152,7 +109,7 @@ impl Resuming {
 
     /// The newest connection of a session, made by the end that dialed.
     pub(crate) fn resumed(&self, connection: ResumedConnection) -> NewWire {
-        if let Some(session) = self.sessions.lock().get_mut(&connection.session_id) {
+        if let Some(session) = self.local.resumable.lock().get_mut(&connection.session_id) {
             session.epoch = session.epoch.max(connection.epoch);
             if connection.fabric == FabricKind::Tcp {
                 session.fabrics = vec![FabricKind::Tcp];
@@ -180,7 +137,7 @@ impl Resuming {
         };
         let session = Resumable {
             secret: established.resume_secret.clone(),
-            authenticated_as: established.peer.authenticated_as.clone(),
+            authenticated_as: established.authenticated_as.clone(),
             epoch: 0,
             fabrics,
             reason: reason.unwrap_or_else(|| format!("the session began over {began}")),
@@ -253,8 +210,8 @@ impl fmt::Debug for Redialer {
 /// Makes the engine's new wire of a session's next connection.
 pub(crate) fn reconnection(connection: ResumedConnection) -> NewWire {
     NewWire {
-        session: connection.session_id,
-        epoch: connection.epoch,
+        session: connection.agreed.session_id,
+        epoch: connection.agreed.epoch,
         parts: WireParts {
             stream: connection.stream,
             leftover: connection.leftover,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use ibex_base::fork;
 
 use super::Node;
-use crate::{ConnectError, Peer, error::NotAccepted};
+use crate::{ConnectError, Peer};
 
 impl Node {
     /// Returns the next peer that connected, and waits for one.
@@ -49,7 +49,7 @@ impl Node {
         self.check_listening()?;
         match self.runtime().try_accept() {
             Some(session) => Ok(Some(self.peer(session))),
-            None if self.runtime().accepts_no_more() => Err(self.accepts_no_more().into()),
+            None if self.runtime().accepts_no_more() => Err(self.accepts_no_more()),
             None => Ok(None),
         }
     }
@@ -73,27 +73,24 @@ impl Node {
     }
 
     /// Returns the reason why no more peers come.
-    pub(crate) fn accepts_no_more(&self) -> NotAccepted {
-        match self.runtime().is_closed() {
-            true => NotAccepted::Closed,
-            false => NotAccepted::Stopped,
-        }
+    pub(crate) fn accepts_no_more(&self) -> ConnectError {
+        ConnectError::accepts_no_more(self.runtime().is_closed())
     }
 
     fn accept_until(&self, deadline: Option<Instant>) -> Result<Peer, ConnectError> {
         self.check_listening()?;
         match self.runtime().accept(deadline) {
             Ok(Some(session)) => Ok(self.peer(session)),
-            Ok(None) => Err(self.accepts_no_more().into()),
-            Err(_) => Err(NotAccepted::Timeout.into()),
+            Ok(None) => Err(self.accepts_no_more()),
+            Err(_) => Err(ConnectError::accepted_nobody()),
         }
     }
 
     pub(crate) fn check_listening(&self) -> Result<(), ConnectError> {
         self.check_fork()?;
         match self.parts.local_addr {
-            None => Err(NotAccepted::NotListening.into()),
-            Some(_) if self.runtime().is_closed() => Err(NotAccepted::Closed.into()),
+            None => Err(ConnectError::not_listening()),
+            Some(_) if self.runtime().is_closed() => Err(self.accepts_no_more()),
             Some(_) => Ok(()),
         }
     }

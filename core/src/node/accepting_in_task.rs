@@ -45,7 +45,7 @@ impl Future for AcceptAsync<'_> {
             .poll_accept(&mut this.held, context.waker());
         Poll::Ready(match ready!(accepted) {
             Some(session) => Ok(this.node.peer(session)),
-            None => Err(this.node.accepts_no_more().into()),
+            None => Err(this.node.accepts_no_more()),
         })
     }
 }

@@ -2,7 +2,7 @@
 
 mod settings;
 
-use std::{io, net::TcpListener, path::PathBuf, sync::Arc};
+use std::{io, net::TcpListener, sync::Arc, time::Duration};
 
 use ibex_bootstrap::{Policy, own_address, resolve};
 #[allow(unused_imports, reason = "the documentation speaks of it")]
@@ -12,7 +12,6 @@ pub(crate) use self::settings::{LimitSettings, ThreadSettings, TimeSettings};
 use crate::{
     Fabric, ListenError, Node,
     error::ListenFailure,
-    inspect::SocketPlace,
     node::{Listening, environment, settings::NodeSettings},
     peer::channel_defaults::ChannelDefaults,
     setting::{SettingError, SettingRow},
@@ -51,7 +50,7 @@ use crate::{
 /// | tracing | [`trace_context`](Self::trace_context) |
 /// | statistics | [`histograms`](Self::histograms) |
 /// | variables | [`environment`](Self::environment) |
-/// | inspection from outside | [`inspect`](Self::inspect), [`inspect_at`](Self::inspect_at) |
+/// | inspection from outside | `inspect`, `inspect_at` (`ibex::prelude`) |
 ///
 /// # Variables
 ///
@@ -215,15 +214,6 @@ impl NodeBuilder {
         rows
     }
 
-    /// Lets programs of this user inspect the node at a path, in place of
-    /// [`inspect`](Self::inspect). The last of the two calls counts. The path is one where there is
-    /// no file yet, or the socket of a node that is gone. It has 107 bytes at most. A node that
-    /// cannot listen there is not made.
-    pub fn inspect_at(mut self, path: impl Into<PathBuf>) -> Self {
-        self.settings.inspect = Some(SocketPlace::At(path.into()));
-        self
-    }
-
     /// Takes [`IBEX_*` variables](Self#variables) from here instead of from the process. An empty
     /// list means no variables. It is meant for programs that read them from elsewhere, and for
     /// tests.
@@ -278,12 +268,13 @@ impl NodeBuilder {
         let Some(security) = self.security.take() else {
             return Ok(());
         };
-        let credentials = security.open()?;
+        let credentials = Arc::new(security.open()?);
         #[cfg(feature = "verbs")]
         if credentials.trusts_authenticated() {
             self.settings.rdma = self.settings.rdma.clone().trust_peers(true);
         }
-        self.settings.credentials = Some(Arc::new(credentials));
+        self.settings.reloadable = Some(credentials.clone());
+        self.settings.credentials = Some(credentials);
         Ok(())
     }
 
@@ -296,7 +287,7 @@ impl NodeBuilder {
     /// - a setting is out of its range or does not go with another,
     /// - a [variable](Self#variables) has a value that it cannot have,
     /// - the address cannot be had or is open to strangers,
-    /// - the socket of [`inspect_at`](Self::inspect_at) cannot be made,
+    /// - the socket of `inspect_at` cannot be made,
     /// - the process lacks threads, descriptors or memory, or
     /// - there is no runtime for [`Driver::Tasks`].
     ///
@@ -335,6 +326,33 @@ impl NodeBuilder {
         }
         Node::start(self.settings, environment, listening)
     }
+}
+
+/// Writes the setters of the defaults of a node's channels.
+macro_rules! defaults_of_channels {
+    ($($name:ident($argument:ident: $type:ty);)+) => {
+        impl NodeBuilder {
+            $(
+                #[doc = concat!(
+                    "Sets the default of [`", stringify!($name), "`](crate::ChannelBuilder::",
+                    stringify!($name), ") for the channels of this node."
+                )]
+                pub fn $name(mut self, $argument: $type) -> Self {
+                    let checked = self.settings.channel.$name($argument);
+                    self.note(checked);
+                    self
+                }
+            )+
+        }
+    };
+}
+
+defaults_of_channels! {
+    window_messages(messages: u64);
+    window_bytes(bytes: u64);
+    max_message_bytes(bytes: u64);
+    max_unreleased_bytes(bytes: u64);
+    open_timeout(timeout: Duration);
 }
 
 /// An address or a socket to listen with, as the program gave it.
@@ -377,11 +395,7 @@ pub(crate) fn absent_fabrics() -> Vec<Fabric> {
     absent
 }
 
-/// Returns whether the cargo feature of a fabric is on.
+/// Returns whether a fabric is compiled in: RDMA has a cargo feature.
 pub(crate) fn is_compiled_in(fabric: Fabric) -> bool {
-    match fabric {
-        Fabric::Shm => cfg!(feature = "shm"),
-        Fabric::Tcp => cfg!(feature = "tcp"),
-        Fabric::Verbs => cfg!(feature = "verbs"),
-    }
+    fabric != Fabric::Verbs || cfg!(feature = "verbs")
 }

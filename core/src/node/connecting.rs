@@ -8,8 +8,8 @@ use std::{
 };
 
 use ibex_base::fork;
-use ibex_bootstrap::DialRequest;
-use ibex_transport::engine::Admission;
+use ibex_bootstrap::{DialRequest, Local};
+use ibex_transport::{engine::Admission, session::EngineId};
 
 use super::Node;
 use crate::{
@@ -17,6 +17,7 @@ use crate::{
     meeting::{
         connector::Connector,
         dialing::{Connecting, closed, closed_by},
+        listener::admit,
     },
 };
 
@@ -126,7 +127,7 @@ impl Node {
         Connector {
             runtime: self.runtime().clone(),
             local: self.parts.local.clone(),
-            desk: self.desk().clone(),
+            desk: self.parts.resuming.desk.clone(),
             channel: self.channel_defaults(),
             linger: self.parts.settings.time.linger,
         }
@@ -148,10 +149,29 @@ impl Node {
         let request = DialRequest {
             address: address.to_owned(),
             local: self.local_for(address, engine)?,
-            timeout: self.connect_timeout(),
+            timeout: self.parts.settings.time.connect_timeout,
             tries_again: true,
         };
-        Connecting::begin(self.runtime(), self.desk(), request)
+        Connecting::begin(self.runtime(), &self.parts.resuming.desk, request)
+    }
+
+    /// Returns what this node brings to the handshake of a session, which may be placed on an
+    /// engine.
+    fn local_for(&self, address: &str, engine: Option<usize>) -> Result<Local, ConnectError> {
+        let local = self.parts.local.clone();
+        let Some(engine) = engine else {
+            return Ok(local);
+        };
+        let engines = self.parts.settings.threads.io_threads;
+        if engine >= engines {
+            return Err(ConnectError::no_such_engine(address, engine, engines));
+        }
+        #[cfg(feature = "verbs")]
+        let local = Local {
+            verbs_devices: Some(std::sync::Arc::new(self.parts.devices.of_engine(engine))),
+            ..local
+        };
+        Ok(local)
     }
 
     fn connected(
@@ -161,7 +181,10 @@ impl Node {
         outcome: Result<Box<Admission>, ConnectError>,
     ) -> Result<Peer, ConnectError> {
         match outcome {
-            Ok(admission) => self.admit(address, engine, *admission),
+            Ok(mut admission) => {
+                admission.engine = engine.map(EngineId::new);
+                admit(self.runtime(), self.channel_defaults(), address, *admission)
+            }
             Err(error) if error.kind() == ConnectErrorKind::Closed => {
                 Err(closed_by(self.runtime(), address, error))
             }

@@ -153,13 +153,13 @@ fn drain(
     }
     runtime.begin_drain();
     // Each call that ends and each notice that goes out makes the wait check this again.
-    let is_answered = || runtime.running_calls() == 0 && !runtime.has_unsaid();
+    let is_answered = || runtime.running_calls() == 0 && !runtime.has_pending_notices();
     runtime.wait_in_drain(deadline, || is_answered() || !is_wanted());
     let still_running = runtime.running_calls();
-    let is_answered = still_running == 0 && !runtime.has_unsaid();
+    let is_answered = still_running == 0 && !runtime.has_pending_notices();
     if is_answered {
-        runtime.say_drained();
-        runtime.wait_in_drain(deadline, || !runtime.has_unsaid() || !is_wanted());
+        runtime.announce_drained();
+        runtime.wait_in_drain(deadline, || !runtime.has_pending_notices() || !is_wanted());
     }
     // Peers report in turns how far they are, and a report wakes no thread.
     let goes_on = || {

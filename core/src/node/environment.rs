@@ -324,9 +324,7 @@ mod tests {
         let environment = applied(&all, &mut node).unwrap();
         let settings = &node.settings;
         let policies = [settings.tcp, settings.shm].map(|policy| format!("{policy:?}"));
-        if cfg!(all(feature = "tcp", feature = "shm")) {
-            assert_eq!(policies, ["Prefer", "Auto"]);
-        }
+        assert_eq!(policies, ["Prefer", "Auto"]);
         assert_eq!(
             settings.share_memory_with,
             crate::shared_memory::ShareWith::Users(vec![1000, 1001])

@@ -8,6 +8,7 @@ mod connecting;
 mod draining;
 pub(crate) mod driving_tasks;
 pub(crate) mod environment;
+pub(crate) mod part;
 mod parts;
 pub(crate) mod settings;
 pub(crate) mod slots;
@@ -27,28 +28,21 @@ pub use weak::WeakNode;
 use std::{
     fmt,
     os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
-    path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use ibex_base::Address;
 use ibex_base::fork::{self, UsedAfterFork};
-use ibex_bootstrap::Local;
 use ibex_transport::{
-    engine::Admission,
     node::{CloseReport, SessionShared},
-    runtime::{Runtime, has_membarrier},
-    session::EngineId,
+    runtime::Runtime,
 };
 
 use crate::{
-    ChannelBuilder, ConnectError, Events, ListenError, Peer, PeerId, ToAddress,
+    ChannelBuilder, Events, ListenError, Peer, PeerId, ToAddress,
     handles::message::DefaultCodec,
-    inspect::Inspector,
-    meeting::{dialing::Desk, listener::admit},
     peer::{channel_defaults::ChannelDefaults, template::ChannelTemplate},
-    security_stats::security_stats,
     stats::NodeStats,
 };
 
@@ -84,7 +78,7 @@ use crate::{
 /// | make a node | [`client`](Self::client), [`listen`](Self::listen), [`builder`](Self::builder) |
 /// | meet peers | [`connect`](Self::connect), [`accept`](Self::accept), `keep_connected` (`ibex::prelude`), [`peers`](Self::peers) |
 /// | have a channel with many peers | [`fan_in`](Self::fan_in), [`group`](Self::group), [`publisher`](Self::publisher), [`channel`](Self::channel) |
-/// | see what happens | [`events`](Self::events), [`stats`](Self::stats), [`environment`](Self::environment), [`inspect_path`](Self::inspect_path), [`slow_messages`](Self::slow_messages) |
+/// | see what happens | [`events`](Self::events), [`stats`](Self::stats), [`environment`](Self::environment), `inspect_path` (`ibex::prelude`), [`slow_messages`](Self::slow_messages) |
 /// | run it in an event loop | [`poll`](Self::poll), [`as_fd`](Self::as_fd) |
 /// | end it | [`stop_accepting`](Self::stop_accepting), [`drain`](Self::drain), [`close`](Self::close) |
 ///
@@ -243,57 +237,6 @@ impl Node {
         &self.parts.environment.warnings
     }
 
-    /// Returns what this node brings to the handshake of a session, which may be placed on an
-    /// engine.
-    pub(crate) fn local_for(
-        &self,
-        address: &str,
-        engine: Option<usize>,
-    ) -> Result<Local, ConnectError> {
-        let local = self.parts.local.clone();
-        let Some(engine) = engine else {
-            return Ok(local);
-        };
-        let engines = self.parts.settings.threads.io_threads;
-        if engine >= engines {
-            let address = address.to_owned();
-            return Err(ConnectError::no_such_engine(address, engine, engines));
-        }
-        #[cfg(feature = "verbs")]
-        let local = Local {
-            verbs_devices: Some(Arc::new(self.parts.devices.of_engine(engine))),
-            ..local
-        };
-        Ok(local)
-    }
-
-    /// Makes a session of a finished handshake, on the engine that the program wants.
-    pub(crate) fn admit(
-        &self,
-        address: &str,
-        engine: Option<usize>,
-        admission: Admission,
-    ) -> Result<Peer, ConnectError> {
-        let admission = Admission {
-            engine: engine.map(EngineId::new),
-            ..admission
-        };
-        admit(
-            self.runtime(),
-            self.parts.settings.channel,
-            address,
-            admission,
-        )
-    }
-
-    pub(crate) fn desk(&self) -> &Desk {
-        &self.parts.resuming.desk
-    }
-
-    pub(crate) fn connect_timeout(&self) -> Duration {
-        self.parts.settings.time.connect_timeout
-    }
-
     /// Returns an error if the calling process is a fork of the one that made the node.
     pub(crate) fn check_fork(&self) -> Result<(), UsedAfterFork> {
         fork::check(|| "this node".to_owned())
@@ -338,7 +281,7 @@ impl Node {
     /// [`SecurityError`](crate::SecurityError), with the file that is wrong.
     #[cfg(feature = "tls")]
     pub fn reload_certificates(&self) -> Result<(), crate::SecurityError> {
-        let credentials = self.parts.local.credentials.as_ref();
+        let credentials = self.parts.settings.reloadable.as_ref();
         credentials.map_or(Ok(()), |credentials| credentials.reload())?;
         crate::security_stats::warn_of_credentials(&self.parts.local, std::time::SystemTime::now());
         Ok(())
@@ -348,13 +291,6 @@ impl Node {
     #[must_use]
     pub fn id(&self) -> PeerId {
         self.parts.id()
-    }
-
-    /// Returns the path of the socket at which the node is inspected, if it was built with
-    /// [`inspect`](NodeBuilder::inspect) and could have one.
-    #[must_use]
-    pub fn inspect_path(&self) -> Option<&Path> {
-        self.parts.inspector.as_ref().map(Inspector::path)
     }
 
     /// Returns the peers whose sessions have not [ended](Self#when-a-peer-ends), also those that were
@@ -383,15 +319,7 @@ impl Node {
     /// channel.
     #[must_use]
     pub fn stats(&self) -> NodeStats {
-        NodeStats::new(
-            self.name().map(str::to_owned),
-            self.id(),
-            (self.parts.local_addr, &self.parts.failures),
-            self.parts.settings.threads.driver,
-            has_membarrier(),
-            security_stats(&self.parts.local),
-            (self.runtime().stats(), self.runtime().state().histograms()),
-        )
+        self.parts.view().stats()
     }
 
     /// Returns the events of the node's sessions and channels, from the node's beginning on, in
@@ -454,11 +382,11 @@ impl Node {
     pub fn close(&self, timeout: Duration) -> CloseReport {
         let runtime = self.runtime();
         let deadline = Instant::now().checked_add(timeout);
-        if runtime.has_unsaid() {
+        if runtime.has_pending_notices() {
             // Answers that wait for room go first, for half of the time: a caller that takes none
             // leaves the rest to the others.
             let half = Instant::now().checked_add(timeout / 2);
-            runtime.wait_in_drain(half, || !runtime.has_unsaid());
+            runtime.wait_in_drain(half, || !runtime.has_pending_notices());
         }
         let left = deadline.map_or(timeout, |at| at.saturating_duration_since(Instant::now()));
         runtime.close(left)

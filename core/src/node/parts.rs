@@ -1,6 +1,6 @@
 //! What the clones of a node share, and the close of a node with its last clone.
 
-use std::{mem, sync::Arc, thread, time::Instant};
+use std::{any::Any, mem, sync::Arc, thread, time::Instant};
 
 use ibex_base::{Address, fork};
 use ibex_bootstrap::Local;
@@ -10,10 +10,10 @@ use ibex_transport::runtime::Runtime;
 use crate::rdma::NodeDevices;
 use crate::{
     CloseReason, PeerId,
-    inspect::{Inspector, Observed},
     meeting::{listener::FailureCounts, resuming::Resuming},
     node::{
-        driving_tasks::Tasks, environment::Environment, settings::NodeSettings, slots::NodeSlots,
+        driving_tasks::Tasks, environment::Environment, part::NodeView, settings::NodeSettings,
+        slots::NodeSlots,
     },
 };
 
@@ -30,8 +30,10 @@ pub(crate) struct NodeParts {
     pub(super) settings: NodeSettings,
     pub(super) environment: Environment,
     pub(crate) slots: NodeSlots,
-    /// Dropped once the node is closed.
-    pub(super) inspector: Option<Inspector>,
+    /// The time at which the node was made.
+    pub(super) began: Instant,
+    /// The parts of other crates, dropped once the node is closed.
+    pub(crate) added: Vec<Box<dyn Any + Send + Sync>>,
 }
 
 impl NodeParts {
@@ -40,9 +42,9 @@ impl NodeParts {
         PeerId::new(self.local.identity.0, self.local.incarnation)
     }
 
-    /// Returns what whoever inspects the node sees of it.
-    pub(super) fn observed(&self) -> Observed {
-        Observed {
+    /// Returns what a part of another crate sees of the node.
+    pub(super) fn view(&self) -> NodeView {
+        NodeView {
             name: self.settings.name.clone(),
             id: self.id(),
             address: self.local_addr,
@@ -51,7 +53,7 @@ impl NodeParts {
             credentials: self.local.credentials.clone(),
             runtime: self.runtime.clone(),
             environment: self.environment.overrides.clone(),
-            began: Instant::now(),
+            began: self.began,
         }
     }
 }

@@ -2,10 +2,10 @@
 
 use std::{path::PathBuf, sync::Arc, thread, time::Duration};
 
+use ibex_base::tls::TlsCredentials;
 use ibex_bootstrap::{Integrity, Policy, ShareWith};
 use ibex_protocol::format::trace_context::TraceContext;
 use ibex_ring::memory::process_memory_limit;
-use ibex_tls::Credentials;
 use ibex_transport::{node::Wait, runtime::Driver, shared_memory};
 
 #[cfg(feature = "verbs")]
@@ -13,8 +13,10 @@ use crate::rdma::RdmaSettings;
 use crate::{
     Fabric,
     accept_placement::AcceptPlacement,
-    inspect::SocketPlace,
-    node::builder::{LimitSettings, ThreadSettings, TimeSettings, is_compiled_in},
+    node::{
+        builder::{LimitSettings, ThreadSettings, TimeSettings, is_compiled_in},
+        part::NodePart,
+    },
     peer::channel_defaults::ChannelDefaults,
     setting::SettingConflict,
 };
@@ -33,7 +35,10 @@ pub(crate) struct NodeSettings {
     pub(crate) integrity: Integrity,
     pub(crate) share_memory_with: ShareWith,
     pub(crate) shared_memory_directory: Option<PathBuf>,
-    pub(crate) credentials: Option<Arc<Credentials>>,
+    pub(crate) credentials: Option<Arc<dyn TlsCredentials>>,
+    /// The credentials, as those that can be read again.
+    #[cfg(feature = "tls")]
+    pub(crate) reloadable: Option<Arc<ibex_tls::Credentials>>,
     #[cfg(feature = "verbs")]
     pub(crate) rdma: RdmaSettings,
     pub(crate) time: TimeSettings,
@@ -42,8 +47,8 @@ pub(crate) struct NodeSettings {
     pub(crate) histograms: bool,
     pub(crate) channel: ChannelDefaults,
     pub(crate) trace_context: Option<fn() -> Option<TraceContext>>,
-    /// The place of the socket at which the node is inspected, if it has one.
-    pub(crate) inspect: Option<SocketPlace>,
+    /// The parts that other crates add, one of each type.
+    pub(crate) parts: Vec<NodePart>,
 }
 
 impl NodeSettings {
@@ -121,15 +126,14 @@ impl NodeSettings {
     /// Returns whether all sessions must use verbs.
     #[cfg(feature = "verbs")]
     pub(crate) fn needs_verbs(&self) -> bool {
-        let may_use = |fabric, policy| is_compiled_in(fabric) && policy != Policy::Forbid;
-        let has_others = may_use(Fabric::Shm, self.shm) || may_use(Fabric::Tcp, self.tcp);
+        let has_others = self.shm != Policy::Forbid || self.tcp != Policy::Forbid;
         self.verbs == Policy::Require || (self.verbs != Policy::Forbid && !has_others)
     }
 
     /// Returns whether the kernel or a sandbox denies this process the memory files that shared
     /// memory needs. A shortage is no denial: it may be over when a peer comes.
     pub(crate) fn is_shm_denied(&self) -> bool {
-        if !is_compiled_in(Fabric::Shm) || self.shm == Policy::Forbid {
+        if self.shm == Policy::Forbid {
             return false;
         }
         match shared_memory::probe() {

@@ -8,9 +8,8 @@ use crate::stats::SlowMessage;
 
 impl Node {
     /// Returns the slowest messages of the last minute, at most 32 with the slowest first, and where
-    /// their time went. There are none unless the node was built with
-    /// [`inspect`](crate::NodeBuilder::inspect): only such a node takes times, and each message costs it
-    /// two to four looks at the clock.
+    /// their time went. There are none unless the node was built with `inspect` (`ibex::prelude`): only
+    /// such a node takes times, and each message costs it two to four looks at the clock.
     ///
     /// Each end has its own account of a message, by its own clock: the sending end of the way into
     /// the wire and of the answer, the receiving end of its queue and its program.
@@ -18,6 +17,8 @@ impl Node {
     /// 1024 messages of an end that are in one stage together, some are not timed.
     ///
     /// ```
+    /// use ibex::prelude::*;
+    ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let node = ibex::Node::builder().inspect().build()?;
     /// for message in node.slow_messages() {
@@ -33,7 +34,6 @@ impl Node {
         if fork::is_child() {
             return Vec::new();
         }
-        let slowest = self.runtime().state().slow_messages().into_iter();
-        slowest.map(SlowMessage::from).collect()
+        self.parts.view().slow_messages()
     }
 }

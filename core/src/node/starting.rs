@@ -1,6 +1,11 @@
 //! The start of a node: its parts, and its socket if it listens.
 
-use std::{net::TcpListener, path, sync::Arc, time::SystemTime};
+use std::{
+    net::TcpListener,
+    path,
+    sync::Arc,
+    time::{Instant, SystemTime},
+};
 
 use ibex_base::Address;
 use ibex_base::fork;
@@ -18,14 +23,13 @@ use crate::rdma::NodeDevices;
 use crate::{
     ListenError,
     error::ListenFailure,
-    inspect::Inspector,
     meeting::{
         dialing::Dials,
         listener::{Failures, PeerListener},
-        resuming::{ResumeRegistry, Resuming},
+        resuming::Resuming,
     },
     node::{
-        builder::absent_fabrics, driving_tasks::Tasks, environment::Environment,
+        builder::absent_fabrics, driving_tasks::Tasks, environment::Environment, part::NodePart,
         settings::NodeSettings, slots::NodeSlots,
     },
     security_stats::warn_of_credentials,
@@ -90,11 +94,8 @@ impl Node {
             per_node: settings.limits.max_node_sessions,
         });
         local.limits.session_credit_bytes = settings.limits.session_credit_bytes;
-        let sessions = Arc::<ResumeRegistry>::default();
-        local.resumable = Some(sessions.clone());
         let dialer = Dialer::new(&local)?;
         let resuming = Resuming {
-            sessions,
             desk: dialer.desk(),
             local: local.clone(),
             name: settings.name.clone(),
@@ -115,7 +116,7 @@ impl Node {
             notice_timeout: settings.time.notice_timeout,
             session_timeout: settings.time.session_timeout,
             peer_gone_after: settings.time.peer_gone_after,
-            is_inspected: settings.inspect.is_some(),
+            is_inspected: settings.parts.iter().any(NodePart::times_messages),
         })?;
         if let Some(current) = settings.trace_context {
             runtime.state().ask_for_trace_context(current);
@@ -143,7 +144,8 @@ impl Node {
             settings,
             environment,
             slots: NodeSlots::default(),
-            inspector: None,
+            began: Instant::now(),
+            added: Vec::new(),
         };
         #[cfg(feature = "verbs")]
         if node.settings.needs_verbs() {
@@ -159,8 +161,8 @@ impl Node {
         if let Some(listening) = listening {
             node.bind(listening)?;
         }
-        if let Some(place) = &node.settings.inspect {
-            node.inspector = Inspector::start(place, node.observed())?;
+        for part in &node.settings.parts {
+            node.added.extend(part.start(node.view())?);
         }
         tasks.spawn(&node.runtime, node.settings.time.linger)?;
         Ok(Self {

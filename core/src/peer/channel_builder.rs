@@ -7,11 +7,11 @@ use ibex_protocol::format::{
     control::{ChannelSpec, Role},
     message_version::MessageVersion,
 };
-use ibex_transport::channel::{ReceiveHandle, SendHandle};
+use ibex_transport::channel::{EndLabel, ReceiveHandle, SendHandle};
 
 use crate::{
     Codec, OpenError, Peer, Receiver, Sender,
-    error::{Interface, OpenFailure, Refusal},
+    error::{OpenFailure, Refusal},
     handles::message::DefaultCodec,
     peer::template::ChannelTemplate,
     setting::SettingError,
@@ -146,9 +146,9 @@ impl<C, At> ChannelBuilder<C, At> {
         self.template.note(checked);
     }
 
-    /// Has errors speak of this interface.
-    pub(crate) fn told_as(mut self, interface: Interface) -> Self {
-        self.template = self.template.told_as(interface);
+    /// Says what the end is in errors.
+    pub(crate) fn labeled(mut self, label: &'static EndLabel) -> Self {
+        self.template = self.template.labeled(label);
         self
     }
 }
@@ -215,7 +215,7 @@ impl<C> ChannelBuilder<C> {
         let timeout = self.template.defaults.open_timeout;
         let opened = runtime.open_sender(self.at.session(), self.template.name(), spec, timeout);
         let handle = opened.map_err(|error| refuse(error.into()))?;
-        Ok(handle.with_tag(self.template.interface.tag()))
+        Ok(handle.labeled(self.template.label))
     }
 
     /// Returns a handle of the shared sending end of this name, which stays open as long as the
@@ -231,7 +231,7 @@ impl<C> ChannelBuilder<C> {
         let timeout = self.template.defaults.open_timeout;
         let opened = runtime.shared_sender(self.at.session(), self.template.name(), &spec, timeout);
         let handle = opened.map_err(|error| refuse(error.into()))?;
-        Ok(Sender::new(handle.with_tag(self.template.interface.tag())))
+        Ok(Sender::new(handle.labeled(self.template.label)))
     }
 
     pub(crate) fn open_receiver(
@@ -255,7 +255,7 @@ impl<C> ChannelBuilder<C> {
             every,
         );
         let handle = opened.map_err(|error| refuse(error.into()))?;
-        Ok(handle.with_tag(self.template.interface.tag()))
+        Ok(handle.labeled(self.template.label))
     }
 
     pub(crate) fn refused(&self, end: Role, reason: OpenFailure) -> OpenError {
@@ -268,17 +268,15 @@ impl<C> ChannelBuilder<C> {
         let is_taken = reason == OpenFailure::AlreadyOpen;
         let holder = is_taken.then(|| {
             let requests = &self.at.session().requests;
-            requests.tag_of(self.template.name(), end)
+            requests.label_of(self.template.name(), end)
         });
         OpenError::from(Refusal {
             channel: self.template.name().to_owned(),
             peer: self.at.session().peer_name(),
             end,
             reason,
-            interface: self.template.interface,
-            holder: holder
-                .flatten()
-                .map_or(self.template.interface, Interface::of_tag),
+            label: self.template.label,
+            holder: holder.flatten().unwrap_or(self.template.label),
         })
     }
 

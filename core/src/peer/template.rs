@@ -3,12 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use ibex_protocol::format::control::MAX_NAME_BYTES;
-use ibex_transport::node::SessionShared;
+use ibex_transport::{channel::EndLabel, node::SessionShared};
 
 use crate::{
-    ChannelBuilder, OpenError, Peer,
-    error::{Interface, OpenFailure, REPLIES},
-    peer::channel_defaults::ChannelDefaults,
+    ChannelBuilder, OpenError, Peer, error::OpenFailure, peer::channel_defaults::ChannelDefaults,
     setting::SettingError,
 };
 
@@ -17,7 +15,10 @@ use crate::{
 pub struct ChannelTemplate {
     name: String,
     pub(crate) defaults: ChannelDefaults,
-    pub(crate) interface: Interface,
+    /// What the ends are in errors.
+    pub(crate) label: Option<&'static EndLabel>,
+    /// The bytes at the end of the name that the program did not give.
+    suffix: usize,
     /// The first setting that was out of its range.
     pub(crate) refused: Option<SettingError>,
 }
@@ -28,16 +29,21 @@ impl ChannelTemplate {
         Self {
             name: name.to_owned(),
             defaults,
-            interface: Interface::Channel,
+            label: None,
+            suffix: 0,
             refused: None,
         }
     }
 
-    /// Makes errors name this interface.
-    pub fn told_as(mut self, interface: Interface) -> Self {
-        self.interface = interface;
-        // Calls carry theirs in their own frames.
-        self.defaults.trace_context &= !matches!(interface, Interface::Caller | Interface::Service);
+    /// Says what the ends are in errors.
+    pub fn labeled(mut self, label: &'static EndLabel) -> Self {
+        self.label = Some(label);
+        self
+    }
+
+    /// Leaves trace contexts out of messages, whatever the program has set: its frames carry them.
+    pub fn untraced(mut self) -> Self {
+        self.defaults.trace_context = false;
         self
     }
 
@@ -80,20 +86,17 @@ impl ChannelTemplate {
         &self.name
     }
 
-    /// Returns the template of a service's replies; this is that of its requests.
-    pub fn for_replies(mut self) -> Self {
-        self.name.push_str(REPLIES);
+    /// Adds to the name that the program gave.
+    pub fn with_suffix(mut self, suffix: &str) -> Self {
+        self.name.push_str(suffix);
+        self.suffix += suffix.len();
         self
     }
 
     /// Returns an error if the name is empty, or longer than the program may give.
     pub(crate) fn check_name(&self) -> Result<(), OpenFailure> {
-        let is_of_calls = matches!(self.interface, Interface::Caller | Interface::Service);
-        let suffix = match is_of_calls && self.name.ends_with(REPLIES) {
-            true => REPLIES.len(),
-            false => 0,
-        };
-        let (bytes, most) = (self.name.len() - suffix, MAX_NAME_BYTES - suffix);
+        let bytes = self.name.len() - self.suffix;
+        let most = MAX_NAME_BYTES - self.suffix;
         match (1..=most).contains(&bytes) {
             true => Ok(()),
             false => Err(OpenFailure::Name { bytes, most }),

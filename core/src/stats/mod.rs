@@ -12,7 +12,7 @@ mod slow_message;
 pub use self::node_stats::PortCounters;
 pub use self::node_stats::{EngineStats, NodeSession, NodeStats, NodeTotals, SessionState};
 pub use self::slow_message::SlowMessage;
-pub use ibex_tls::SecurityStats;
+pub use ibex_base::tls::SecurityStats;
 pub use ibex_transport::{
     endpoint::stats::{ChannelState, ChannelStats},
     histogram::Histogram,

@@ -379,32 +379,23 @@ impl fmt::Display for EngineStats {
 impl fmt::Display for NodeSession {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
-            number: _,
             peer,
-            engine: _,
             address,
             names,
-            fabric,
-            rdma_port: _,
-            first_fabric: _,
-            fabric_reason: _,
-            completion_polling,
-            state,
-            suspension: _,
-            counters,
             channels,
+            ..
         } = self;
-        let state = match state {
+        let state = match self.state {
             SessionState::Up => "",
             SessionState::Suspended => ", suspended",
             SessionState::Gone => ", gone",
         };
-        let carrier = carrier(*fabric, *address);
+        let carrier = carrier(self.fabric, *address);
         writeln!(f, "  peer {peer} at {address}{names} over {carrier}{state}")?;
         write!(f, "   ")?;
-        write_counters(counters, f)?;
+        write_counters(&self.counters, f)?;
         writeln!(f)?;
-        if let Some(polling) = completion_polling {
+        if let Some(polling) = &self.completion_polling {
             writeln!(f, "    completions {polling}")?;
         }
         if channels.is_empty() {

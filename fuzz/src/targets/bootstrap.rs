@@ -12,15 +12,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ibex_bootstrap::handshake::{
-    AcceptorEntropy, AcceptorEvent, AcceptorHandshake, DialerEvent, DialerHandshake, ResumerEvent,
-    ResumerHandshake,
-};
+use ibex_bootstrap::handshake::{AcceptorEntropy, Handshake, HandshakeEvent};
 use ibex_bootstrap::message::{
     ALONE, CHECKSUM_BYTES, GidKind, MAGIC, QueuePairAddress, VerbsEndpoint, VerbsRail, checksum,
 };
 use ibex_bootstrap::{
-    FabricKind, HostHint, Local, NodeIdentity, PairRequest, Resumable, ResumableSessions,
+    FabricKind, HostHint, Local, NodeIdentity, PairRequest, Resumable,
     ResumeTicket, Secret, VerbsDevice, VerbsDevices, VerbsPair, parse_message,
 };
 use ibex_tls::Credentials;
@@ -49,20 +46,21 @@ pub(crate) fn acceptor_accepts(bytes: &[u8]) -> bool {
         while acceptor.poll_transmit().is_some() {}
         while let Some(event) = acceptor.poll_event() {
             match event {
-                AcceptorEvent::ListenUnix { .. } => {
-                    acceptor.handle_listening(Ok(()));
+                HandshakeEvent::ListenUnix { .. } => {
+                    acceptor.handle_unix(Ok(()));
                     if has_unix_sockets(world) {
                         // The token comes too late if the same piece already had the dialer's
                         // confirmation, or nonsense.
                         let _ = acceptor.handle_token(TOKEN.expose());
                     }
                 }
-                AcceptorEvent::CloseUnix | AcceptorEvent::ClosePair => {}
-                AcceptorEvent::FindDevice => acceptor.handle_device(Ok(device())),
-                AcceptorEvent::PreparePair => acceptor.handle_prepared(Ok(endpoint())),
-                AcceptorEvent::ConnectPair(_) => acceptor.handle_connected(Ok(())),
-                AcceptorEvent::Agreed(_) | AcceptorEvent::Resumed(_) => return true,
-                AcceptorEvent::Failed(_) => return false,
+                HandshakeEvent::CloseUnix | HandshakeEvent::ClosePair => {}
+                HandshakeEvent::FindDevice => acceptor.handle_device(Ok(device())),
+                HandshakeEvent::PreparePair => acceptor.handle_prepared(Ok(endpoint())),
+                HandshakeEvent::ConnectPair(_) => acceptor.handle_connected(Ok(())),
+                HandshakeEvent::Agreed(_) | HandshakeEvent::Resumed(_) => return true,
+                HandshakeEvent::Failed(_) => return false,
+                HandshakeEvent::ConnectUnix { .. } => unreachable!("an acceptor listens"),
             }
         }
     }
@@ -81,15 +79,16 @@ pub(crate) fn dialer_accepts(bytes: &[u8]) -> bool {
         while dialer.poll_transmit().is_some() {}
         while let Some(event) = dialer.poll_event() {
             match event {
-                DialerEvent::ConnectUnix { .. } => {
+                HandshakeEvent::ConnectUnix { .. } => {
                     dialer.handle_unix(visit(has_unix_sockets(world)))
                 }
-                DialerEvent::FindDevice => dialer.handle_device(Ok(device())),
-                DialerEvent::PreparePair => dialer.handle_prepared(Ok(endpoint())),
-                DialerEvent::ConnectPair(_) => dialer.handle_connected(Ok(())),
-                DialerEvent::ClosePair => {}
-                DialerEvent::Agreed(_) => return true,
-                DialerEvent::Failed(_) => return false,
+                HandshakeEvent::FindDevice => dialer.handle_device(Ok(device())),
+                HandshakeEvent::PreparePair => dialer.handle_prepared(Ok(endpoint())),
+                HandshakeEvent::ConnectPair(_) => dialer.handle_connected(Ok(())),
+                HandshakeEvent::ClosePair => {}
+                HandshakeEvent::Agreed(_) => return true,
+                HandshakeEvent::Failed(_) => return false,
+                other => unreachable!("no event of a dialer: {other:?}"),
             }
         }
     }
@@ -108,10 +107,11 @@ pub(crate) fn resumer_accepts(bytes: &[u8]) -> bool {
         while resumer.poll_transmit().is_some() {}
         while let Some(event) = resumer.poll_event() {
             match event {
-                ResumerEvent::PreparePair => resumer.handle_prepared(Ok(endpoint())),
-                ResumerEvent::ConnectPair(_) => resumer.handle_connected(Ok(())),
-                ResumerEvent::Resumed(_) => return true,
-                ResumerEvent::Failed(_) => return false,
+                HandshakeEvent::PreparePair => resumer.handle_prepared(Ok(endpoint())),
+                HandshakeEvent::ConnectPair(_) => resumer.handle_connected(Ok(())),
+                HandshakeEvent::Resumed(_) => return true,
+                HandshakeEvent::Failed(_) => return false,
+                other => unreachable!("no event of a resumption: {other:?}"),
             }
         }
     }
@@ -238,9 +238,9 @@ impl Recording {
             }
             while let Some(event) = acceptor.poll_event() {
                 match event {
-                    AcceptorEvent::FindDevice => acceptor.handle_device(Ok(device())),
-                    AcceptorEvent::PreparePair => acceptor.handle_prepared(Ok(endpoint())),
-                    AcceptorEvent::ConnectPair(_) => acceptor.handle_connected(Ok(())),
+                    HandshakeEvent::FindDevice => acceptor.handle_device(Ok(device())),
+                    HandshakeEvent::PreparePair => acceptor.handle_prepared(Ok(endpoint())),
+                    HandshakeEvent::ConnectPair(_) => acceptor.handle_connected(Ok(())),
                     _ => {}
                 }
             }
@@ -250,8 +250,8 @@ impl Recording {
             }
             while let Some(event) = resumer.poll_event() {
                 match event {
-                    ResumerEvent::PreparePair => resumer.handle_prepared(Ok(endpoint())),
-                    ResumerEvent::ConnectPair(_) => resumer.handle_connected(Ok(())),
+                    HandshakeEvent::PreparePair => resumer.handle_prepared(Ok(endpoint())),
+                    HandshakeEvent::ConnectPair(_) => resumer.handle_connected(Ok(())),
                     _ => {}
                 }
             }
@@ -274,10 +274,10 @@ impl Recording {
             }
             while let Some(event) = acceptor.poll_event() {
                 match event {
-                    AcceptorEvent::ListenUnix { .. } => acceptor.handle_listening(Ok(())),
-                    AcceptorEvent::FindDevice => acceptor.handle_device(Ok(device())),
-                    AcceptorEvent::PreparePair => acceptor.handle_prepared(Ok(endpoint())),
-                    AcceptorEvent::ConnectPair(_) => acceptor.handle_connected(Ok(())),
+                    HandshakeEvent::ListenUnix { .. } => acceptor.handle_unix(Ok(())),
+                    HandshakeEvent::FindDevice => acceptor.handle_device(Ok(device())),
+                    HandshakeEvent::PreparePair => acceptor.handle_prepared(Ok(endpoint())),
+                    HandshakeEvent::ConnectPair(_) => acceptor.handle_connected(Ok(())),
                     _ => {}
                 }
             }
@@ -287,13 +287,13 @@ impl Recording {
             }
             while let Some(event) = dialer.poll_event() {
                 match event {
-                    DialerEvent::ConnectUnix { token, .. } => {
+                    HandshakeEvent::ConnectUnix { token, .. } => {
                         let joins = has_unix_sockets && acceptor.handle_token(token.expose());
                         dialer.handle_unix(visit(joins));
                     }
-                    DialerEvent::FindDevice => dialer.handle_device(Ok(device())),
-                    DialerEvent::PreparePair => dialer.handle_prepared(Ok(endpoint())),
-                    DialerEvent::ConnectPair(_) => dialer.handle_connected(Ok(())),
+                    HandshakeEvent::FindDevice => dialer.handle_device(Ok(device())),
+                    HandshakeEvent::PreparePair => dialer.handle_prepared(Ok(endpoint())),
+                    HandshakeEvent::ConnectPair(_) => dialer.handle_connected(Ok(())),
                     _ => {}
                 }
             }
@@ -385,14 +385,14 @@ impl VerbsPair for Devices {
     }
 }
 
-fn dialer(host: HostHint, has_devices: bool) -> DialerHandshake {
+fn dialer(host: HostHint, has_devices: bool) -> Handshake {
     let (now, deadline) = clock();
-    DialerHandshake::new(&node(1, has_devices), host, [0xd0; 16], now, deadline)
+    Handshake::dial(&node(1, has_devices), host, [0xd0; 16], now, deadline)
 }
 
-fn acceptor(host: HostHint, has_devices: bool) -> AcceptorHandshake {
+fn acceptor(host: HostHint, has_devices: bool) -> Handshake {
     let (now, deadline) = clock();
-    AcceptorHandshake::new(&node(2, has_devices), host, entropy(), now, deadline)
+    Handshake::accept(&node(2, has_devices), host, entropy(), now, deadline)
 }
 
 fn entropy() -> AcceptorEntropy {
@@ -405,11 +405,11 @@ fn entropy() -> AcceptorEntropy {
 }
 
 /// Creates an acceptor that authenticates its peers.
-pub(crate) fn secured_acceptor(credentials: Arc<Credentials>) -> AcceptorHandshake {
+pub(crate) fn secured_acceptor(credentials: Arc<Credentials>) -> Handshake {
     let (now, deadline) = clock();
     let mut node = node(2, false);
     node.credentials = Some(credentials);
-    AcceptorHandshake::new(&node, host(9), entropy(), now, deadline)
+    Handshake::accept(&node, host(9), entropy(), now, deadline)
 }
 
 /// Returns the Hello of a dialer that authenticates its peers.
@@ -417,11 +417,11 @@ pub(crate) fn secured_hello(credentials: Arc<Credentials>) -> Vec<u8> {
     let (now, deadline) = clock();
     let mut node = node(1, false);
     node.credentials = Some(credentials);
-    let mut dialer = DialerHandshake::new(&node, host(9), [0xd0; 16], now, deadline);
+    let mut dialer = Handshake::dial(&node, host(9), [0xd0; 16], now, deadline);
     dialer.poll_transmit().expect("it speaks first")
 }
 
-fn resumer(epoch: u64, has_devices: bool) -> ResumerHandshake {
+fn resumer(epoch: u64, has_devices: bool) -> Handshake {
     let (now, deadline) = clock();
     let ticket = ResumeTicket {
         authenticated_as: None,
@@ -435,24 +435,19 @@ fn resumer(epoch: u64, has_devices: bool) -> ResumerHandshake {
             false => FabricKind::Tcp,
         },
     };
-    ResumerHandshake::new(&node(1, has_devices), ticket, [0xd0; 16], now, deadline)
+    Handshake::resume(&node(1, has_devices), ticket, [0xd0; 16], now, deadline)
 }
 
-/// The session that every node has here, one epoch before [`EPOCH`].
-#[derive(Debug)]
-struct OneSession;
-
-impl ResumableSessions for OneSession {
-    fn find(&self, session_id: &[u8; 16]) -> Option<Resumable> {
-        let session = Resumable {
-            authenticated_as: None,
-            secret: SECRET,
-            epoch: EPOCH - 1,
-            fabrics: FabricKind::FASTEST_FIRST.to_vec(),
-            reason: String::new(),
-        };
-        (*session_id == SESSION).then_some(session)
-    }
+/// Enters the session that every node has here, one epoch before [`EPOCH`].
+fn enter_session(node: &Local) {
+    let session = Resumable {
+        authenticated_as: None,
+        secret: SECRET,
+        epoch: EPOCH - 1,
+        fabrics: FabricKind::FASTEST_FIRST.to_vec(),
+        reason: String::new(),
+    };
+    node.resumable.lock().insert(SESSION, session);
 }
 
 /// Returns the time of a handshake during which no time passes.
@@ -534,7 +529,7 @@ fn message(half: &[u8], index: usize) -> Vec<u8> {
 
 fn node(identity: u8, has_devices: bool) -> Local {
     let mut node = Local::new(NodeIdentity([identity; 16]), u64::from(identity));
-    node.resumable = Some(Arc::new(OneSession));
+    enter_session(&node);
     node.verbs_devices = has_devices.then(|| Arc::new(Devices) as Arc<dyn VerbsDevices>);
     node
 }

@@ -7,10 +7,11 @@
 use std::sync::{Arc, LazyLock};
 
 use hmac_sha256::Hash;
-use ibex_bootstrap::handshake::{AcceptorEvent, AcceptorHandshake};
+use ibex_base::tls::{TlsConnection, TlsCredentials};
+use ibex_bootstrap::handshake::{Handshake, HandshakeEvent};
 use ibex_bootstrap::message::{Binding, HandshakeMessage, MAGIC};
 use ibex_harness::fixed_random;
-use ibex_tls::{Credentials, Security, SharedSecret, Tls};
+use ibex_tls::{Credentials, Security, SharedSecret};
 
 use super::bootstrap::{self, Recording};
 use crate::Seed;
@@ -75,7 +76,7 @@ pub(crate) fn records_accept(bytes: &[u8]) -> bool {
     fixed_random::seed(SEED);
     let mut sender = CREDENTIALS.dialer(None).expect("an end");
     let mut receiver = CREDENTIALS.acceptor().expect("an end");
-    introduce(&mut sender, &mut receiver);
+    introduce(&mut *sender, &mut *receiver);
     let mut stream = Stream::new(sender);
     let mut input = Reader::new(bytes);
     while let (Some(deed), Some(amount)) = (input.byte(), input.array()) {
@@ -137,7 +138,7 @@ impl Deed {
 
 /// A sealed stream before it arrives.
 struct Stream {
-    sender: Tls,
+    sender: Box<dyn TlsConnection>,
     plain: Vec<u8>,
     records: Vec<Vec<u8>>,
     is_harmed: bool,
@@ -145,7 +146,7 @@ struct Stream {
 }
 
 impl Stream {
-    fn new(sender: Tls) -> Stream {
+    fn new(sender: Box<dyn TlsConnection>) -> Stream {
         Stream {
             sender,
             plain: Vec::new(),
@@ -200,13 +201,11 @@ impl Stream {
     }
 
     /// Returns whether all of the plaintext comes out.
-    fn arrives_at(self, mut receiver: Tls) -> bool {
+    fn arrives_at(self, mut receiver: Box<dyn TlsConnection>) -> bool {
         let (bytes, mut got) = (self.records.concat(), Vec::new());
         let mut error = None;
         for piece in bytes.chunks(self.piece) {
-            receiver.room(piece.len())[..piece.len()].copy_from_slice(piece);
-            receiver.arrived(piece.len());
-            if let Err(why) = receiver.process(&mut |plain| got.extend_from_slice(plain)) {
+            if let Err(why) = receiver.receive(piece, &mut |plain| got.extend_from_slice(plain)) {
                 error = Some(why);
                 break;
             }
@@ -229,12 +228,12 @@ impl Stream {
 
 /// A dialer of the acceptor's cluster, after its TLS handshake.
 struct Member {
-    tls: Tls,
+    tls: Box<dyn TlsConnection>,
     hellos: [Vec<u8>; 2],
 }
 
 impl Member {
-    fn meets(acceptor: &mut AcceptorHandshake) -> Option<Member> {
+    fn meets(acceptor: &mut Handshake) -> Option<Member> {
         let hello = bootstrap::secured_hello(CREDENTIALS.clone());
         let (_, answer) = hears(acceptor, &hello);
         let length = MAGIC.len() + 2 + usize::from(u16::from_le_bytes([answer[8], answer[9]]));
@@ -275,17 +274,17 @@ impl Member {
 
 /// Lets the acceptor hear `bytes` and do what it wants done. Returns the outcome of its handshake,
 /// if it is over, and its output.
-fn hears(acceptor: &mut AcceptorHandshake, bytes: &[u8]) -> (Option<bool>, Vec<u8>) {
+fn hears(acceptor: &mut Handshake, bytes: &[u8]) -> (Option<bool>, Vec<u8>) {
     let (mut end, mut said) = (None, Vec::new());
     acceptor.handle_bytes(bytes);
     while let Some(event) = acceptor.poll_event() {
         match event {
-            AcceptorEvent::ListenUnix { .. } => {
-                acceptor.handle_listening(Ok(()));
+            HandshakeEvent::ListenUnix { .. } => {
+                acceptor.handle_unix(Ok(()));
                 let _ = acceptor.handle_token(bootstrap::TOKEN.expose());
             }
-            AcceptorEvent::Agreed(_) | AcceptorEvent::Resumed(_) => end = Some(true),
-            AcceptorEvent::Failed(_) => end = Some(false),
+            HandshakeEvent::Agreed(_) | HandshakeEvent::Resumed(_) => end = Some(true),
+            HandshakeEvent::Failed(_) => end = Some(false),
             _ => {}
         }
     }
@@ -296,15 +295,15 @@ fn hears(acceptor: &mut AcceptorHandshake, bytes: &[u8]) -> (Option<bool>, Vec<u
 }
 
 /// Passes flights between both ends until they know each other.
-fn introduce(dialer: &mut Tls, acceptor: &mut Tls) {
+fn introduce(dialer: &mut dyn TlsConnection, acceptor: &mut dyn TlsConnection) {
     while dialer.is_handshaking() || acceptor.is_handshaking() {
         pass_flight(dialer, acceptor);
         pass_flight(acceptor, dialer);
     }
 }
 
-fn pass_flight(from: &mut Tls, to: &mut Tls) {
-    from.process(&mut |_| {}).expect("nothing was changed");
+fn pass_flight(from: &mut dyn TlsConnection, to: &mut dyn TlsConnection) {
+    from.receive(&[], &mut |_| {}).expect("nothing was changed");
     let flight = from.outgoing().to_vec();
     from.sent(flight.len());
     to.receive(&flight, &mut |_| {})

@@ -1,6 +1,16 @@
 //! The calling end of a service.
 
-use std::{fmt, future::poll_fn, marker::PhantomData, task::Poll, time::Instant};
+pub(crate) mod call;
+mod caller_ref;
+mod pending_call;
+pub(crate) mod replies;
+pub(crate) mod reply;
+mod slots;
+pub(crate) mod state;
+#[cfg(feature = "tower")]
+mod tower;
+
+use std::{fmt, future::poll_fn, marker::PhantomData, time::Instant};
 
 use ibex_core::{
     RegionSlice, TraceContext,
@@ -8,17 +18,20 @@ use ibex_core::{
     extend::DefaultCodec,
 };
 
-use super::{
-    Metadata,
+use self::{
     call::CallAsync,
-    error::CallError,
-    frame::{Content, SliceContent, Value},
-    header::Kind,
-    line_ref::LineRef,
-    options::CallOptions,
+    caller_ref::CallerRef,
     pending_call::{ONE_REPLY, PendingCall},
     replies::Replies,
     reply::Reply,
+};
+use crate::{
+    Metadata,
+    error::CallError,
+    frame::{Content, SliceContent, Value},
+    header::Kind,
+    options::CallOptions,
+    waiter::Waiter,
 };
 
 /// Calls a service of a peer. [`Peer::caller`](crate::OpenCaller::caller) opens one, or
@@ -52,23 +65,23 @@ use super::{
 /// # }
 /// ```
 pub struct Caller<Q: ?Sized, R: ?Sized, C = DefaultCodec> {
-    line: LineRef,
+    state: CallerRef,
     options: CallOptions,
-    /// The place on the line that `tower`'s `poll_ready` reserved.
+    /// The place of the call that `tower`'s `poll_ready` reserved.
     #[cfg(feature = "tower")]
-    pub(super) ready: Option<PendingCall<LineRef>>,
-    _types: super::Types<Q, R, C>,
+    pub(super) ready: Option<PendingCall<CallerRef>>,
+    _types: crate::Types<Q, R, C>,
 }
 
 impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q, R, C> {
-    pub(super) fn new(line: LineRef) -> Self {
-        Self::on(line, CallOptions::new())
+    pub(super) fn new(state: CallerRef) -> Self {
+        Self::on(state, CallOptions::new())
     }
 
-    fn on(line: LineRef, options: CallOptions) -> Self {
+    fn on(state: CallerRef, options: CallOptions) -> Self {
         Self {
-            options: options.carrying(line.carries()),
-            line,
+            options,
+            state,
             #[cfg(feature = "tower")]
             ready: None,
             _types: PhantomData,
@@ -78,7 +91,7 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
     /// Returns the same caller with other options.
     #[must_use]
     pub fn with(&self, options: CallOptions) -> Self {
-        Self::on(self.line.clone(), options)
+        Self::on(self.state.clone(), options)
     }
 
     /// Returns the same caller, whose calls carry this metadata and no other.
@@ -104,7 +117,7 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
     /// ```
     #[must_use]
     pub fn with_metadata(&self, metadata: Metadata) -> Self {
-        Self::on(self.line.with_metadata(metadata), self.options)
+        Self::on(self.state.with_metadata(metadata), self.options)
     }
 
     /// Returns the same caller, whose calls belong to this trace.
@@ -133,7 +146,7 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
     /// ```
     #[must_use]
     pub fn with_trace_context(&self, context: TraceContext) -> Self {
-        Self::on(self.line.with_trace_context(context), self.options)
+        Self::on(self.state.with_trace_context(context), self.options)
     }
 
     /// Calls, and waits for the reply.
@@ -166,9 +179,9 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
         request: impl Content,
         deadline: Option<Instant>,
     ) -> Result<Reply<R, C>, CallError> {
-        let mut claim = PendingCall::new(&*self.line, Kind::Call, deadline, &self.options);
-        claim.send(request, &self.line)?;
-        Ok(claim.answer()?.expect(ONE_REPLY))
+        let mut call = PendingCall::new(&self.state, Kind::Call, deadline, &self.options);
+        call.send_in_thread(request)?;
+        Ok(call.answer()?.expect(ONE_REPLY))
     }
 
     /// Calls, for a task. Nothing is sent before the first poll.
@@ -189,7 +202,7 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
     }
 
     pub(super) fn future_of<'a>(&self, request: &'a Q) -> CallAsync<&'a Q, Q, R, C> {
-        CallAsync::new(self.line.clone(), &self.options, None, request)
+        CallAsync::new(self.state.clone(), &self.options, None, request)
     }
 
     /// Calls for a stream of replies; waits until the request is sent.
@@ -198,10 +211,10 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
     ///
     /// [`CallError`]: the request was not sent.
     pub fn stream(&self, request: &Q) -> Result<Replies<R, C>, CallError> {
-        let (line, options) = (self.line.clone(), &self.options);
-        let mut claim = PendingCall::new(line, Kind::Stream, options.deadline(), options);
-        claim.send(Value::<Q, C>::new(request), &self.line)?;
-        Ok(Replies::new(claim))
+        let (state, options) = (self.state.clone(), &self.options);
+        let mut call = PendingCall::new(state, Kind::Stream, options.deadline(), options);
+        call.send_in_thread(Value::<Q, C>::new(request))?;
+        Ok(Replies::new(call))
     }
 
     /// Like [`stream`](Self::stream), for a task. Dropping the future sends nothing, or cancels the
@@ -210,47 +223,40 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
         &self,
         request: &'a Q,
     ) -> impl Future<Output = Result<Replies<R, C>, CallError>> + use<'a, Q, R, C> {
-        let (line, options) = (self.line.clone(), self.options);
+        let (state, options) = (self.state.clone(), self.options);
         let deadline = options.deadline();
-        let mut claim = None;
-        poll_fn(move |context| {
-            let mut sending = claim.take().unwrap_or_else(|| {
-                PendingCall::new(line.clone(), Kind::Stream, deadline, &options)
-            });
-            match sending.poll_send(context.waker(), Value::<Q, C>::new(request), &line) {
-                Poll::Ready(sent) => Poll::Ready(sent.map(|()| Replies::new(sending))),
-                Poll::Pending => {
-                    claim = Some(sending);
-                    Poll::Pending
-                }
-            }
-        })
+        async move {
+            let mut call = PendingCall::new(state, Kind::Stream, deadline, &options);
+            let value = Value::<Q, C>::new(request);
+            poll_fn(|context| call.send(Waiter::Task(context.waker()), value)).await?;
+            Ok(Replies::new(call))
+        }
     }
 
     /// Returns the number of calls that have been sent, or may be, and have not ended, of all
     /// clones. Never waits.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.line.slots().in_flight()
+        self.state.slots().in_flight()
     }
 
     /// Returns the number of calls that wait for their turn, of all clones.
     #[must_use]
     pub fn queued(&self) -> usize {
-        self.line.slots().queued()
+        self.state.slots().queued()
     }
 
     /// Returns the number of the peer's frames that belong to no call: late replies to cancelled
     /// calls, and frames that no service of ibex sends.
     #[must_use]
     pub fn strays(&self) -> u64 {
-        self.line.slots().strays()
+        self.state.slots().strays()
     }
 
     /// The service's name.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.line.service
+        &self.state.service
     }
 }
 
@@ -301,26 +307,26 @@ where
         request: &'a RegionSlice,
     ) -> impl Future<Output = Result<Reply<R, Raw>, CallError>> + use<'a, R> {
         let request = SliceContent(request);
-        CallAsync::<_, [u8], R, Raw>::new(self.line.clone(), &self.options, None, request)
+        CallAsync::<_, [u8], R, Raw>::new(self.state.clone(), &self.options, None, request)
     }
 }
 
 impl<Q: ?Sized, R: ?Sized, C> Caller<Q, R, C> {
     /// Returns whether the peer has opened the service, unless a thread is sending a request.
     pub(super) fn is_open_now(&self) -> Option<bool> {
-        self.line.outbox.is_open_now()
+        self.state.outbox.is_open_now()
     }
 
     /// Lets another caller of the name be opened, although calls of this one have yet to end.
     pub(super) fn free_names(&self) {
-        self.line.free_names();
+        self.state.free_names();
     }
 }
 
 #[cfg(feature = "tower")]
 impl<Q, R: ?Sized, C> Caller<Q, R, C> {
-    pub(super) fn line(&self) -> LineRef {
-        self.line.clone()
+    pub(super) fn state(&self) -> CallerRef {
+        self.state.clone()
     }
 
     pub(super) fn options(&self) -> &CallOptions {
@@ -330,17 +336,17 @@ impl<Q, R: ?Sized, C> Caller<Q, R, C> {
     /// A call that may have its place already.
     pub(super) fn call_owned(
         &self,
-        claim: Option<PendingCall<LineRef>>,
+        claim: Option<PendingCall<CallerRef>>,
         request: Q,
     ) -> CallAsync<Q, Q, R, C> {
-        CallAsync::new(self.line.clone(), &self.options, claim, request)
+        CallAsync::new(self.state.clone(), &self.options, claim, request)
     }
 }
 
 impl<Q: ?Sized, R: ?Sized, C> Clone for Caller<Q, R, C> {
     fn clone(&self) -> Self {
         Self {
-            line: self.line.clone(),
+            state: self.state.clone(),
             options: self.options,
             #[cfg(feature = "tower")]
             ready: None,
@@ -352,8 +358,8 @@ impl<Q: ?Sized, R: ?Sized, C> Clone for Caller<Q, R, C> {
 impl<Q: ?Sized, R: ?Sized, C> fmt::Debug for Caller<Q, R, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Caller")
-            .field("service", &self.line.service)
-            .field("peer", &self.line.session.peer().address)
+            .field("service", &self.state.service)
+            .field("peer", &self.state.session.peer().address)
             .finish_non_exhaustive()
     }
 }

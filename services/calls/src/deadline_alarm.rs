@@ -4,12 +4,12 @@
 
 use std::{task::Waker, time::Instant};
 
-/// The time of the next look at the deadlines of waiting calls, as far as one is arranged.
+/// The time of the next check of the deadlines of waiting calls, as far as one is arranged.
 #[derive(Debug, Default)]
 pub(super) struct DeadlineAlarm(Option<Instant>);
 
 impl DeadlineAlarm {
-    /// Returns whether a look must be arranged for a call's deadline, because the present one is
+    /// Returns whether a check must be arranged for a call's deadline, because the present one is
     /// later.
     pub(super) fn wants(&mut self, deadline: Instant) -> bool {
         let is_sooner = self.0.is_none_or(|arranged| deadline < arranged);
@@ -19,7 +19,7 @@ impl DeadlineAlarm {
         is_sooner
     }
 
-    /// Takes the wakers of the calls whose time is over, and returns when to look again. Each call
+    /// Takes the wakers of the calls whose time is over, and returns when to check again. Each call
     /// comes with its deadline.
     pub(super) fn expire<'a>(
         &mut self,

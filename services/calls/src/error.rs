@@ -1,15 +1,17 @@
 //! Errors of calls: the application's, those of the way to it, and how much is certain.
 
+pub(super) mod answers;
+pub(super) mod label;
 mod refused;
 
 use std::{fmt, sync::Arc};
 
 use ibex_core::{
     CloseReason, EndCause, OpenError, RecvError, SendError, SendErrorKind, Suspension,
-    extend::{ChannelError, Interface},
+    extend::ChannelError,
 };
 
-use super::no_reply::{MAY_BE_EXECUTED, NoReply};
+use crate::no_reply::{MAY_BE_EXECUTED, NoReply};
 
 pub(super) use self::refused::Refused;
 
@@ -426,12 +428,12 @@ impl RepliesOver {
             ChannelError::Ended => format!(
                 "{} has ended: the peer dropped it; make the caller anew, in another session if \
                  this one has ended",
-                Interface::Caller.subject(service, peer)
+                (label::CALLER.subject)(service, peer)
             ),
             other if other.cause() == Some(&EndCause::PeerClosed(CloseReason::NoRoom)) => format!(
                 "{} has ended: the service gave this caller up, because its replies were not taken \
                  for too long; take replies, or drop those that are held, and make the caller anew",
-                Interface::Caller.subject(service, peer)
+                (label::CALLER.subject)(service, peer)
             ),
             other => RecvError::from(other).to_string(),
         })

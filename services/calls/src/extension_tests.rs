@@ -9,9 +9,9 @@ use ibex_core::{
     },
 };
 
-use super::{
+use crate::{
     header::{CallId, Header, Kind},
-    opening::{reply_version, request_version},
+    versions::{reply_version, request_version},
     *,
 };
 
@@ -217,7 +217,7 @@ fn by_hand(to: &Peer) -> (SendHandle, ibex_core::extend::ReceiveHandle) {
     let replies = channel
         .template()
         .clone()
-        .for_replies()
+        .with_suffix(crate::error::label::REPLIES)
         .over(to.session())
         .open_receiver(replies);
     let requests = request_version::<[u8], u64, Mixed>().map(MessageVersions::of_one);

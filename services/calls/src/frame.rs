@@ -12,8 +12,8 @@ use ibex_core::{
     extend::{Abort, RawMessage},
 };
 
-use super::header::{Header, Kind, MalformedCallFrame};
 use crate::call_extension::{CallExtension, MalformedExtension, WrittenExtension};
+use crate::header::{Header, Kind, MalformedCallFrame};
 
 /// What a frame that is sent has behind its header.
 pub(super) trait Content: Copy {
@@ -253,7 +253,7 @@ impl FrameBody {
     }
 
     #[inline]
-    fn bytes(&self) -> &[u8] {
+    pub(super) fn bytes(&self) -> &[u8] {
         match self {
             Self::InPlace(raw) => raw.bytes(),
             Self::Other(OtherBody::Copied(copied)) => copied.bytes(),
@@ -301,7 +301,7 @@ impl FrameBody {
 /// A frame's bytes in memory of their own, aligned as those of a channel.
 #[derive(Debug)]
 pub(super) struct Copied {
-    lines: Box<[AlignedBlock]>,
+    blocks: Box<[AlignedBlock]>,
     length: usize,
     /// They are the payload alone: the call's header came beside them.
     is_payload: bool,
@@ -319,17 +319,17 @@ impl Copied {
     fn of(raw: &RawMessage) -> Self {
         let bytes = raw.bytes();
         let count = bytes.len().div_ceil(size_of::<AlignedBlock>());
-        let mut lines = vec![AlignedBlock::zeroed(); count].into_boxed_slice();
-        bytemuck::cast_slice_mut(&mut lines)[..bytes.len()].copy_from_slice(bytes);
+        let mut blocks = vec![AlignedBlock::zeroed(); count].into_boxed_slice();
+        bytemuck::cast_slice_mut(&mut blocks)[..bytes.len()].copy_from_slice(bytes);
         Self {
-            lines,
+            blocks,
             length: bytes.len(),
             is_payload: raw.has_header(),
         }
     }
 
     fn bytes(&self) -> &[u8] {
-        &bytemuck::cast_slice(&self.lines)[..self.length]
+        &bytemuck::cast_slice(&self.blocks)[..self.length]
     }
 }
 

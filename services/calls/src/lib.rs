@@ -13,58 +13,42 @@
 
 use std::marker::PhantomData;
 
-use ibex_core::RecvError;
-
-mod call;
 #[doc(hidden)]
 pub mod call_extension;
 mod caller;
-mod client;
 mod deadline_alarm;
 mod error;
 #[cfg(test)]
 mod extension_tests;
 mod frame;
-mod handler;
 mod header;
 mod io_error;
 mod late_notice;
-mod line;
-mod line_ref;
 mod metadata;
 mod no_reply;
 mod opening;
 mod options;
 mod outbox;
 mod peers_caller;
-mod pending_call;
 #[cfg(test)]
 mod region_tests;
-mod replies;
-mod reply;
-mod request;
-mod request_frame;
 mod service;
-#[cfg(feature = "tokio")]
-mod serving;
-mod slots;
-mod source;
-#[cfg(feature = "tower")]
-mod tower;
+mod versions;
+mod waiter;
 
 #[cfg(feature = "tokio")]
-pub use self::serving::Serving;
+pub use self::service::serving::Serving;
 pub use self::{
-    caller::Caller,
+    caller::{Caller, replies::Replies, reply::Reply},
     error::{CallError, CallErrorKind, Execution},
-    handler::{HandlerError, OwnedReply},
     opening::{CallerSettings, OpenCaller, OpenService, ServiceSettings},
     options::CallOptions,
     peers_caller::PeersCaller,
-    replies::Replies,
-    reply::Reply,
-    request::Request,
-    service::Service,
+    service::{
+        Service,
+        handler::{HandlerError, OwnedReply},
+        request::Request,
+    },
 };
 pub use metadata::{Metadata, MetadataRefused, MetadataValue};
 
@@ -73,6 +57,3 @@ type Types<Q, R, C> = PhantomData<(fn(&Q), fn(&R), fn() -> C)>;
 
 /// Marks the reply and the codec.
 type ReplyTypes<R, C> = PhantomData<(fn(&R), fn() -> C)>;
-
-/// Result of a look for the next request.
-type NextRequest<Q, R, C> = Result<Option<Request<Q, R, C>>, RecvError>;

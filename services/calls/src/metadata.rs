@@ -123,11 +123,19 @@ impl Metadata {
             let key = key.chars().take(SHOWN_CHARACTERS).collect();
             return Err(MetadataRefused::Key { key, bytes });
         }
-        let value = value.into();
+        let number;
+        let (kind, value) = match value.into() {
+            MetadataValue::Text(text) => (TEXT, text.as_bytes()),
+            MetadataValue::Integer(integer) => {
+                number = integer.to_le_bytes();
+                (INTEGER, &number[..])
+            }
+            MetadataValue::Bytes(bytes) => (BYTES, bytes),
+        };
         let before = self.raw().find(|pair| pair.key == key.as_bytes());
         let before = before.map(|pair| pair.at..pair.at + pair.bytes());
         let kept = self.encoded.len() - before.as_ref().map_or(0, ExactSizeIterator::len);
-        let bytes = kept + HEAD_BYTES + key.len() + value.bytes();
+        let bytes = kept + HEAD_BYTES + key.len() + value.len();
         if bytes > Self::MAX_BYTES {
             let key = key.to_owned();
             return Err(MetadataRefused::TooLong { key, bytes });
@@ -140,16 +148,10 @@ impl Metadata {
             Some(before) => drop(self.encoded.drain(before)),
             None => self.pairs += 1,
         }
-        self.encoded.push(key.len() as u8);
-        self.encoded.push(value.kind());
-        let length = value.bytes() as u16;
-        self.encoded.extend_from_slice(&length.to_le_bytes());
+        self.encoded.extend([key.len() as u8, kind]);
+        self.encoded.extend((value.len() as u16).to_le_bytes());
         self.encoded.extend_from_slice(key.as_bytes());
-        match value {
-            MetadataValue::Text(text) => self.encoded.extend_from_slice(text.as_bytes()),
-            MetadataValue::Integer(number) => self.encoded.extend_from_slice(&number.to_le_bytes()),
-            MetadataValue::Bytes(bytes) => self.encoded.extend_from_slice(bytes),
-        }
+        self.encoded.extend_from_slice(value);
         Ok(())
     }
 
@@ -227,24 +229,6 @@ impl Metadata {
 impl fmt::Debug for Metadata {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map().entries(self.iter()).finish()
-    }
-}
-
-impl MetadataValue<'_> {
-    fn kind(&self) -> u8 {
-        match self {
-            Self::Text(_) => TEXT,
-            Self::Integer(_) => INTEGER,
-            Self::Bytes(_) => BYTES,
-        }
-    }
-
-    fn bytes(&self) -> usize {
-        match self {
-            Self::Text(text) => text.len(),
-            Self::Integer(number) => size_of_val(number),
-            Self::Bytes(bytes) => bytes.len(),
-        }
     }
 }
 

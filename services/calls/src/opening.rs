@@ -2,17 +2,18 @@
 
 use ibex_core::{
     ChannelBuilder, Node, OpenError,
-    codec::{Codec, Describer, MAX_TEXT_BYTES, Schema, SchemaInfo},
-    extend::{
-        ExtendChannel, ExtendPeer, Interface, MessageVersion, MessageVersions, OpenFailure,
-        OpenUntyped, message_version,
-    },
+    codec::Codec,
+    extend::{ExtendChannel, ExtendPeer, MessageVersions, OpenUntyped},
 };
 
-use super::{
-    caller::Caller,
-    line::{Line, LineSettings},
+use crate::{
+    caller::{
+        Caller,
+        state::{CallerLimits, CallerState},
+    },
+    error::label,
     service::Service,
+    versions::{reply_version, request_version},
 };
 
 #[cfg(feature = "rkyv")]
@@ -171,9 +172,12 @@ impl<C> CallerSettings for ChannelBuilder<C> {
     where
         C: Codec<Q> + Codec<R>,
     {
-        let template = self.template().clone().told_as(Interface::Caller);
+        let template = self.template().clone().labeled(&label::CALLER).untraced();
         let channel = template.over(self.at().session());
-        let back = template.clone().for_replies().over(self.at().session());
+        let back = template
+            .clone()
+            .with_suffix(label::REPLIES)
+            .over(self.at().session());
         let (replies, requests) = loop {
             let replies =
                 back.open_receiver(reply_version::<Q, R, C>().map(MessageVersions::of_one))?;
@@ -185,12 +189,12 @@ impl<C> CallerSettings for ChannelBuilder<C> {
             // The closed end was left by a service that was dropped. The next end meets the service
             // that has replaced it or will replace it.
         };
-        let settings = LineSettings {
+        let settings = CallerLimits {
             // The setting is at most 65536.
             max_in_flight: template.max_in_flight() as u32,
             open_timeout: template.wait_for_open(),
         };
-        Ok(Caller::new(Line::open(requests, replies, &settings)))
+        Ok(Caller::new(CallerState::open(requests, replies, &settings)))
     }
 }
 
@@ -218,47 +222,4 @@ impl<C> ServiceSettings for ChannelBuilder<C, &Node> {
     {
         Service::of_node(self.template().clone(), self.at())
     }
-}
-
-/// Returns the message version of requests. The version covers both types, so that a caller whose
-/// reply type differs gets an error before any request is executed.
-pub(super) fn request_version<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>>()
--> Result<MessageVersion, OpenFailure> {
-    call_version::<Q, R, C>(message_version::<Q, C>()?.alignment)
-}
-
-/// Returns the message version of the replies.
-pub(super) fn reply_version<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>>()
--> Result<MessageVersion, OpenFailure> {
-    call_version::<Q, R, C>(message_version::<R, C>()?.alignment)
-}
-
-fn call_version<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>>(
-    alignment: u32,
-) -> Result<MessageVersion, OpenFailure> {
-    let (request, reply) = (message_version::<Q, C>()?, message_version::<R, C>()?);
-    let mut schema = format!("call of {} for {}", request.schema, reply.schema);
-    while schema.len() > MAX_TEXT_BYTES {
-        schema.pop();
-    }
-    let fingerprint = SchemaInfo::of::<CallSchema<Q, R, C>>("ibex/call 1", &[]).fingerprint;
-    Ok(MessageVersion {
-        fingerprint: fingerprint.0,
-        schema,
-        alignment,
-    })
-}
-
-/// The header's layout and both types.
-struct CallSchema<Q: ?Sized, R: ?Sized, C>(super::Types<Q, R, C>);
-
-impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Schema for CallSchema<Q, R, C> {
-    fn describe(to: &mut Describer) {
-        to.compound("Call", &[describe_by::<Q, C>, describe_by::<R, C>]);
-    }
-}
-
-/// By its fingerprint, which is all that a codec gives.
-fn describe_by<T: ?Sized, C: Codec<T>>(to: &mut Describer) {
-    to.atom(&C::schema().fingerprint.to_string());
 }

@@ -1,9 +1,6 @@
 //! Options of one call.
 
-use std::{
-    fmt,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 /// Options of a call, or of all calls of a [`Caller`](crate::Caller) or a
 /// [`PeersCaller`](crate::PeersCaller); see [`Caller::with`](crate::Caller::with).
@@ -16,48 +13,12 @@ use std::{
 ///     .timeout(Duration::from_millis(50))
 ///     .idempotent(2);
 /// ```
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct CallOptions {
     timeout: Option<Duration>,
     retries: u32,
     window: u16,
-    extras: Extras,
-}
-
-/// What few calls have, one bit each, so that all others find it by one look.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Extras(u8);
-
-impl Extras {
-    const NONE: Self = Self(0);
-    const FAILS_WHILE_SUSPENDED: Self = Self(1);
-    const CARRIES: Self = Self(2);
-
-    #[inline]
-    pub(super) fn are_none(self) -> bool {
-        self == Self::NONE
-    }
-
-    /// The call fails while its session has no connection.
-    pub(super) fn fails_while_suspended(self) -> bool {
-        self.has(Self::FAILS_WHILE_SUSPENDED)
-    }
-
-    /// The call may carry trace context or metadata.
-    pub(super) fn carries(self) -> bool {
-        self.has(Self::CARRIES)
-    }
-
-    const fn has(self, extra: Self) -> bool {
-        self.0 & extra.0 != 0
-    }
-
-    const fn set(self, extra: Self, is_set: bool) -> Self {
-        match is_set {
-            true => Self(self.0 | extra.0),
-            false => Self(self.0 & !extra.0),
-        }
-    }
+    fails_while_suspended: bool,
 }
 
 impl CallOptions {
@@ -69,7 +30,7 @@ impl CallOptions {
             timeout: None,
             retries: 0,
             window: 16,
-            extras: Extras::NONE,
+            fails_while_suspended: false,
         }
     }
 
@@ -113,19 +74,14 @@ impl CallOptions {
     /// True suits a program that can ask another node at once.
     #[must_use]
     pub const fn fail_while_suspended(mut self, fails: bool) -> Self {
-        self.extras = self.extras.set(Extras::FAILS_WHILE_SUSPENDED, fails);
+        self.fails_while_suspended = fails;
         self
     }
 
-    /// Returns the options of a caller whose calls may carry something, or do not.
-    pub(super) fn carrying(mut self, carries: bool) -> Self {
-        self.extras = self.extras.set(Extras::CARRIES, carries);
-        self
-    }
-
+    /// Returns whether the call fails while its session has no connection.
     #[inline]
-    pub(super) fn extras(&self) -> Extras {
-        self.extras
+    pub(super) fn fails_while_suspended(&self) -> bool {
+        self.fails_while_suspended
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
@@ -141,7 +97,7 @@ impl CallOptions {
     ) -> Self {
         self.retries = 0;
         self.timeout = deadline.map(|at| at.saturating_duration_since(Instant::now()));
-        self.fail_while_suspended(self.extras.fails_while_suspended() || fails_while_suspended)
+        self.fail_while_suspended(self.fails_while_suspended || fails_while_suspended)
     }
 
     pub(super) fn retries(&self) -> u32 {
@@ -151,20 +107,6 @@ impl CallOptions {
     /// The items of a stream that may have been sent and not been taken.
     pub(super) fn items(&self) -> u16 {
         self.window
-    }
-}
-
-impl fmt::Debug for CallOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CallOptions")
-            .field("timeout", &self.timeout)
-            .field("retries", &self.retries)
-            .field("window", &self.window)
-            .field(
-                "fails_while_suspended",
-                &self.extras.fails_while_suspended(),
-            )
-            .finish()
     }
 }
 

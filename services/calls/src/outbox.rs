@@ -9,7 +9,7 @@ mod notices;
 use std::{
     mem::MaybeUninit,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
     },
     task::{Poll, Waker},
@@ -19,15 +19,16 @@ use std::{
 use ibex_core::{
     RegionSlice,
     extend::{
-        ChannelError, SendHandle, SessionShared, SliceMessage,
-        parking::{self, Attended, Condition, Patience, Ticket, WaitSlot},
+        Abort, ChannelError, SendHandle, SessionShared, SliceMessage,
+        parking::{Attended, Condition, Patience, Ticket, WaitSlot},
     },
 };
 
 use self::notices::Notices;
-use super::{
+use crate::{
     frame::{Content, encode_frame, frame_size},
     header::Header,
+    waiter::Waiter,
 };
 
 pub(super) use self::notices::{NoRoom, NoticesTaken};
@@ -35,10 +36,10 @@ pub(super) use self::notices::{NoRoom, NoticesTaken};
 /// See the module.
 pub(super) struct Outbox {
     session: Arc<SessionShared>,
-    /// The channel's end: `None` until it is opened, and when it was closed here.
+    /// The channel's end: `None` if it could not be opened, and when it was closed here.
     sending: Attended<Option<SendHandle>>,
-    /// The channel's end, as the session numbers it, once it was opened.
-    end: OnceLock<u32>,
+    /// The channel's end, as the session numbers it, if it was opened.
+    end: Option<u32>,
     /// True once frames are no longer sent. A thread that sets this or `has_notices` attends to
     /// `sending` afterwards, which shows both to the thread that holds it.
     is_closed: AtomicBool,
@@ -57,7 +58,7 @@ pub(super) struct Outbox {
     waker: Waker,
     /// True if a thread that found room took the waker back while others wait for room. The thread
     /// wakes those waiters instead.
-    owes_wake: AtomicBool,
+    wake_is_due: AtomicBool,
     /// Waiting place of threads and tasks that wait for room.
     room: WaitSlot,
     open_timeout: Duration,
@@ -66,8 +67,6 @@ pub(super) struct Outbox {
 /// The reason why a message did not go out.
 #[derive(Debug)]
 pub(super) enum Unsent {
-    /// The time was up.
-    Late,
     /// The frame is no longer wanted.
     InVain,
     Failed(ChannelError),
@@ -81,12 +80,12 @@ impl Outbox {
         max_notices: usize,
         open_timeout: Duration,
     ) -> Self {
-        let end = handle.as_ref().map(SendHandle::number);
         Self {
             session,
+            end: handle.as_ref().map(SendHandle::number),
+            // No frame waits for an end that there will never be.
+            is_closed: AtomicBool::new(handle.is_none()),
             sending: Attended::new(handle),
-            end: end.map_or_else(OnceLock::new, OnceLock::from),
-            is_closed: AtomicBool::new(false),
             is_broken_off: AtomicBool::new(false),
             has_notices: AtomicBool::new(false),
             notices: Mutex::default(),
@@ -94,24 +93,10 @@ impl Outbox {
             goes_on: None,
             has_gone_on: AtomicBool::new(false),
             waker,
-            owes_wake: AtomicBool::new(false),
+            wake_is_due: AtomicBool::new(false),
             room: WaitSlot::new(),
             open_timeout,
         }
-    }
-
-    /// Opens the end, if it is not open.
-    pub(super) fn open<E>(&self, open: impl FnOnce() -> Result<SendHandle, E>) -> Result<(), E> {
-        let mut sending = self.sending.hold();
-        let opened = match *sending {
-            Some(_) => Ok(()),
-            None => open().map(|handle| {
-                self.end.get_or_init(|| handle.number());
-                *sending = Some(handle);
-            }),
-        };
-        self.leave_sending(sending);
-        opened
     }
 
     /// Ends the channel in order, after the messages that were sent, either at once or when the
@@ -141,43 +126,31 @@ impl Outbox {
 
     /// Lets another end of the name be opened, although this one may still be in use.
     pub(super) fn free_name(&self) {
-        if let Some(end) = self.end.get() {
-            self.session.free_name(*end);
+        if let Some(end) = self.end {
+            self.session.free_name(end);
         }
     }
 
-    /// Sends a frame. Waits for room until `deadline`, and for the peer's open no longer than
-    /// `open_timeout`. `header` is asked again at each attempt, since time passes. `None` from it
-    /// means that the frame is no longer wanted.
+    /// Sends a frame, once there is room and the peer has opened its end. A thread waits for that
+    /// open no longer than `open_timeout`. `header` is asked again at each attempt, since time
+    /// passes. `None` from it means that the frame is no longer wanted.
     #[inline]
-    pub(super) fn send<P: Content>(
+    pub(super) fn send(
         &self,
+        waiter: Waiter<'_>,
+        ticket: &mut Option<Ticket>,
         header: impl Fn() -> Option<Header>,
-        content: P,
-        deadline: Option<Instant>,
-    ) -> Result<(), Unsent> {
+        content: impl Content,
+    ) -> Poll<Result<(), Unsent>> {
         let mut frame = OutgoingFrame { header, content };
-        match self.attempt(&mut frame) {
-            SendAttempt::Done(done) => done,
-            SendAttempt::NotOpen => self.send_when_open(frame, deadline),
+        let Waiter::Thread(deadline) = waiter else {
+            return waiter.poll(&self.session, FrameSent::new(self, &mut frame, ticket));
+        };
+        match self.attempt(&frame, None) {
+            SendAttempt::Done(done) => Poll::Ready(done),
+            SendAttempt::NotOpen => self.send_when_open(&mut frame, deadline),
             SendAttempt::Full => self.wait(&mut frame, deadline),
         }
-    }
-
-    /// Sends a frame from a task. Pending while there is no room, or the peer has not opened its
-    /// end.
-    pub(super) fn poll_send<P: Content>(
-        &self,
-        ticket: &mut Option<Ticket>,
-        waker: &Waker,
-        header: impl Fn() -> Header,
-        content: P,
-    ) -> Poll<Result<(), Unsent>> {
-        let mut frame = OutgoingFrame {
-            header: || Some(header()),
-            content,
-        };
-        parking::poll(FrameSent::new(self, &mut frame, ticket), waker, || ())
     }
 
     /// Takes back the ticket of a task that no longer waits.
@@ -193,14 +166,14 @@ impl Outbox {
 
     /// Returns whether the channel's end was opened. Without one, notices are never sent.
     pub(super) fn has_channel(&self) -> bool {
-        self.end.get().is_some()
+        self.end.is_some()
     }
 
     // ---- Inside ----------------------------------------------------------------------
 
     fn attend(&self) {
         self.sending.attend(|sending| self.flush_into(sending));
-        self.wake_if_owed();
+        self.wake_if_due();
     }
 
     #[inline]
@@ -212,15 +185,17 @@ impl Outbox {
         }
         self.sending
             .leave(sending, |sending| self.flush_into(sending));
-        self.wake_if_owed();
+        self.wake_if_due();
     }
 
     /// Wakes the waiters that relied on the waker that was taken back, so that they look again.
     #[inline]
-    fn wake_if_owed(&self) {
-        // OWED, pairs with `flush_notices` and `attempt_and_register`: the thread that takes the debt
-        // sees the waiters that relied on the waker.
-        if self.owes_wake.load(Ordering::Relaxed) && self.owes_wake.swap(false, Ordering::Acquire) {
+    fn wake_if_due(&self) {
+        // DUE, pairs with `flush_notices` and `attempt`: the thread that clears the
+        // flag sees the waiters that relied on the waker.
+        if self.wake_is_due.load(Ordering::Relaxed)
+            && self.wake_is_due.swap(false, Ordering::Acquire)
+        {
             self.room.wake_all();
             self.wake_held_up();
         }
@@ -235,73 +210,49 @@ impl Outbox {
         }
     }
 
+    /// Tries to send. Leaves the waker, if one is given, where there is no room.
     #[inline]
-    fn attempt<H, P>(&self, frame: &mut OutgoingFrame<H, P>) -> SendAttempt
-    where
-        H: Fn() -> Option<Header>,
-        P: Content,
-    {
+    fn attempt(
+        &self,
+        frame: &OutgoingFrame<impl Fn() -> Option<Header>, impl Content>,
+        waker: Option<&Waker>,
+    ) -> SendAttempt {
         let mut sending = self.sending.hold();
         self.flush_into(&mut sending);
         let attempt = match (&mut *sending, (frame.header)()) {
-            (Some(handle), Some(header)) => match send_frame(handle, header, frame.content) {
-                Ok(_) => SendAttempt::Done(Ok(())),
-                Err(ChannelError::NotOpenYet) => SendAttempt::NotOpen,
-                Err(ChannelError::WouldBlock) => SendAttempt::Full,
-                Err(error) => SendAttempt::Done(Err(Unsent::Failed(error))),
-            },
+            (Some(handle), Some(header)) => {
+                match send_frame(handle, waker, header, frame.content) {
+                    Err(ChannelError::NotOpenYet) => SendAttempt::NotOpen,
+                    Err(ChannelError::WouldBlock) => SendAttempt::Full,
+                    sent => {
+                        if waker.is_some() {
+                            // DUE, pairs with `wake_if_due`.
+                            self.wake_is_due.store(true, Ordering::Release);
+                        }
+                        SendAttempt::Done(sent.map(drop).map_err(Unsent::Failed))
+                    }
+                }
+            }
             _ => SendAttempt::Done(Err(Unsent::InVain)),
         };
         self.leave_sending(sending);
         attempt
     }
 
-    /// Tries to send, and leaves the waker if there is no room.
-    fn attempt_and_register<H, P>(
-        &self,
-        frame: &mut OutgoingFrame<H, P>,
-    ) -> Option<Result<(), Unsent>>
-    where
-        H: Fn() -> Option<Header>,
-        P: Content,
-    {
-        let mut sending = self.sending.hold();
-        self.flush_into(&mut sending);
-        let done = match (&mut *sending, (frame.header)()) {
-            (Some(handle), Some(header)) => {
-                match poll_send_frame(handle, &self.waker, header, frame.content) {
-                    Poll::Ready(sent) => {
-                        // OWED, pairs with `wake_if_owed`.
-                        self.owes_wake.store(true, Ordering::Release);
-                        Some(sent.map(drop).map_err(Unsent::Failed))
-                    }
-                    Poll::Pending => None,
-                }
-            }
-            _ => Some(Err(Unsent::InVain)),
-        };
-        self.leave_sending(sending);
-        done
-    }
-
     #[cold]
-    fn send_when_open<H, P>(
+    fn send_when_open(
         &self,
-        mut frame: OutgoingFrame<H, P>,
+        frame: &mut OutgoingFrame<impl Fn() -> Option<Header>, impl Content>,
         deadline: Option<Instant>,
-    ) -> Result<(), Unsent>
-    where
-        H: Fn() -> Option<Header>,
-        P: Content,
-    {
+    ) -> Poll<Result<(), Unsent>> {
         let give_up = Instant::now().checked_add(self.open_timeout);
         let until = [deadline, give_up].into_iter().flatten().min();
-        match self.wait(&mut frame, until) {
-            Err(Unsent::Late) if until == give_up => match self.not_opened() {
-                Some(error) => Err(Unsent::Failed(error)),
-                None => self.wait(&mut frame, deadline),
+        match self.wait(frame, until) {
+            Poll::Pending if until == give_up => match self.not_opened() {
+                Some(error) => Poll::Ready(Err(Unsent::Failed(error))),
+                None => self.wait(frame, deadline),
             },
-            done => done,
+            sent => sent,
         }
     }
 
@@ -315,20 +266,16 @@ impl Outbox {
         Some(error.waited_for(self.open_timeout))
     }
 
+    /// Waits in a thread until the frame has gone out.
     #[cold]
-    fn wait<H, P>(
+    fn wait(
         &self,
-        frame: &mut OutgoingFrame<H, P>,
+        frame: &mut OutgoingFrame<impl Fn() -> Option<Header>, impl Content>,
         deadline: Option<Instant>,
-    ) -> Result<(), Unsent>
-    where
-        H: Fn() -> Option<Header>,
-        P: Content,
-    {
+    ) -> Poll<Result<(), Unsent>> {
         let mut ticket = None;
         let room = FrameSent::new(self, frame, &mut ticket);
-        let waited = self.session.wait_for(deadline, room);
-        waited.unwrap_or(Err(Unsent::Late))
+        Waiter::Thread(deadline).poll(&self.session, room)
     }
 }
 
@@ -338,35 +285,47 @@ struct OutgoingFrame<H, P> {
     content: P,
 }
 
-/// Sends a frame without waiting.
+/// Sends a frame without waiting. Leaves the waker, if one is given, where there is no room.
 #[inline]
 fn send_frame<P: Content>(
     handle: &mut SendHandle,
+    waker: Option<&Waker>,
     header: Header,
     content: P,
 ) -> Result<u64, ChannelError> {
     if let Some(body) = long_slice(handle, &content) {
         let header = &header.to_bytes();
-        return handle.send_region(SliceMessage { header, body }, Patience::None);
+        let message = SliceMessage { header, body };
+        return match waker {
+            Some(waker) => polled(handle.poll_send_region(waker, message)),
+            None => handle.send_region(message, Patience::None),
+        };
     }
-    let encode = |slot: &mut [MaybeUninit<u8>]| encode_frame(header, content, slot);
-    handle.send(frame_size(content), Patience::None, encode)
+    send_bytes(handle, waker, frame_size(content), |slot| {
+        encode_frame(header, content, slot)
+    })
 }
 
-/// Sends a frame, or leaves the waker if there is no room.
+/// Sends the bytes that `write` writes, as [`send_frame`] does.
 #[inline]
-fn poll_send_frame<P: Content>(
+fn send_bytes(
     handle: &mut SendHandle,
-    waker: &Waker,
-    header: Header,
-    content: P,
-) -> Poll<Result<u64, ChannelError>> {
-    if let Some(body) = long_slice(handle, &content) {
-        let header = &header.to_bytes();
-        return handle.poll_send_region(waker, SliceMessage { header, body });
+    waker: Option<&Waker>,
+    size: Option<usize>,
+    write: impl FnMut(&mut [MaybeUninit<u8>]) -> Result<usize, Abort>,
+) -> Result<u64, ChannelError> {
+    match waker {
+        Some(waker) => polled(handle.poll_send(waker, size, write)),
+        None => handle.send(size, Patience::None, write),
     }
-    let encode = |slot: &mut [MaybeUninit<u8>]| encode_frame(header, content, slot);
-    handle.poll_send(waker, frame_size(content), encode)
+}
+
+/// Returns that there is no room as an error, as a send does that leaves no waker.
+fn polled(sent: Poll<Result<u64, ChannelError>>) -> Result<u64, ChannelError> {
+    match sent {
+        Poll::Ready(sent) => sent,
+        Poll::Pending => Err(ChannelError::WouldBlock),
+    }
 }
 
 /// Returns the slice that is the content, if the frame would have to wait for a grant. A frame that is
@@ -382,6 +341,15 @@ enum SendAttempt {
     Done(Result<(), Unsent>),
     Full,
     NotOpen,
+}
+
+impl SendAttempt {
+    fn done(self) -> Option<Result<(), Unsent>> {
+        match self {
+            Self::Done(done) => Some(done),
+            Self::Full | Self::NotOpen => None,
+        }
+    }
 }
 
 /// The condition "the frame has gone out, or never will".
@@ -418,16 +386,14 @@ where
     fn look(&mut self) -> Option<Self::Output> {
         match self.found.take() {
             Some(found) => Some(found),
-            None => match self.outbox.attempt(self.frame) {
-                SendAttempt::Done(done) => Some(done),
-                SendAttempt::Full | SendAttempt::NotOpen => None,
-            },
+            None => self.outbox.attempt(self.frame, None).done(),
         }
     }
 
     fn register(&mut self, waker: &Waker) {
         self.outbox.room.renew(self.held, waker);
-        self.found = self.outbox.attempt_and_register(self.frame);
+        let attempt = self.outbox.attempt(self.frame, Some(&self.outbox.waker));
+        self.found = attempt.done();
     }
 
     fn leave(&mut self) {

@@ -8,10 +8,10 @@ use std::{
 use ibex_core::{
     OpenError, Peer, Receiver,
     codec::{Codec, EncodeError, Invalid, MIN_ALIGNMENT, Raw, SchemaInfo, SlotWriter},
-    extend::{ExtendChannel, Interface},
+    extend::ExtendChannel,
 };
 
-use super::{ReadHalf, Stream, WriteHalf};
+use super::{ReadHalf, Stream, WriteHalf, label::STREAM};
 
 /// The codec of stream numbers. It has a schema of its own, so that a channel of messages and a
 /// listener of the same name refuse each other.
@@ -151,7 +151,7 @@ impl StreamEnds {
         let name = format!("{}/{}/{way}", self.listener, self.number);
         let channel = self.peer.channel(&name).codec::<Raw>();
         let channel = channel.max_message_bytes(MOST_PIECE_BYTES as u64);
-        channel.with_interface(Interface::Stream)
+        channel.with_label(&STREAM)
     }
 }
 

@@ -8,16 +8,15 @@
 //! next listener of that name.
 
 use std::{
-    future::Future,
-    io, mem,
-    pin::Pin,
+    future::{Future, poll_fn},
+    io,
     task::{Context, Poll, ready},
     time::{Duration, Instant},
 };
 
 use ibex_core::{
     CloseReason, EndCause, OpenError, Peer, SendError, Sender, WaitError,
-    extend::{ExtendChannel, Interface, OpenUntyped},
+    extend::{ExtendChannel, OpenUntyped},
 };
 
 use super::{
@@ -79,24 +78,17 @@ impl Stream {
         peer: &Peer,
         name: &str,
     ) -> impl Future<Output = io::Result<Self>> + use<> {
-        ConnectStreamAsync {
-            state: match StreamRequest::new(peer, name) {
-                Ok(request) => State::Waiting(Box::new(request)),
-                Err(error) => State::Failed(error),
-            },
+        let first = StreamRequest::new(peer, name);
+        async move {
+            let mut request = first?;
+            loop {
+                match poll_fn(|context| request.poll(context)).await {
+                    Err(failure) if failure.is_left() => request = request.again()?,
+                    accepted => return accepted.map_err(RequestFailure::into),
+                }
+            }
         }
     }
-}
-
-/// A stream on its way. See [`Stream::connect_async`].
-pub(crate) struct ConnectStreamAsync {
-    state: State,
-}
-
-enum State {
-    Waiting(Box<StreamRequest>),
-    Failed(io::Error),
-    Done,
 }
 
 /// A stream that is to be taken in.
@@ -110,7 +102,7 @@ impl StreamRequest {
     fn new(peer: &Peer, name: &str) -> io::Result<Self> {
         check_name(name)?;
         let channel = peer.channel(name).codec::<Announcement>();
-        let channel = channel.with_interface(Interface::Listener);
+        let channel = channel.with_label(&crate::label::LISTENER);
         let ends = StreamEnds::new(peer.clone(), name, next_number(), Side::Connecting);
         Ok(Self {
             announcer: channel.shared_sender()?,
@@ -214,30 +206,4 @@ pub(super) fn check_name(name: &str) -> io::Result<()> {
             name.len()
         ),
     ))
-}
-
-impl Future for ConnectStreamAsync {
-    type Output = io::Result<Stream>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.get_mut();
-        let answer = match &mut this.state {
-            State::Waiting(request) => loop {
-                match ready!(request.poll(context)) {
-                    Err(failure) if failure.is_left() => match request.again() {
-                        Ok(again) => **request = again,
-                        Err(error) => break Err(error),
-                    },
-                    accepted => break accepted.map_err(RequestFailure::into),
-                }
-            },
-            State::Failed(_) => match mem::replace(&mut this.state, State::Done) {
-                State::Failed(error) => Err(error),
-                _ => unreachable!("it was looked at"),
-            },
-            State::Done => panic!("it was ready before"),
-        };
-        this.state = State::Done;
-        Poll::Ready(answer)
-    }
 }

@@ -88,6 +88,7 @@
 mod announcement;
 mod connecting;
 mod error;
+mod label;
 mod listener;
 mod read_half;
 mod stream;

@@ -13,7 +13,7 @@ use std::{
 
 use ibex_core::{
     FanIn, FanInEvent, Message, Node, OpenErrorKind, PeerAt,
-    extend::{self, ExtendChannel, ExtendNode, ExtendPeer, Interface},
+    extend::{self, ExtendChannel, ExtendNode, ExtendPeer},
 };
 
 use super::{
@@ -87,7 +87,7 @@ impl Listener {
         let requests = requests
             .window_messages(BACKLOG)
             .window_bytes(BACKLOG_BYTES)
-            .with_interface(Interface::Listener);
+            .with_label(&crate::label::LISTENER);
         let requests = requests.fan_in();
         Ok(Self {
             name,

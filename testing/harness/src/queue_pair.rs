@@ -25,7 +25,8 @@ use ibex_verbs::{
         queue_pair_attributes::QueuePairAttributes, send_flags, wr_opcode,
     },
     provider::{
-        CompletionProvider, HotCalls, MemoryProvider, Provider, QueuePairInit, QueuePairSizes,
+        CompletionInit, CompletionProvider, HotCalls, MemoryProvider, Provider, QueuePairInit,
+        QueuePairSizes,
     },
 };
 use rustix::io::Errno;
@@ -148,7 +149,14 @@ impl QueuePair {
                     "creating the completion queue of receives",
                 ),
             ] {
-                let made = library.create_completion_queue(context, entries as u32, None, 0, 0);
+                let init = CompletionInit {
+                    entries: entries as u32,
+                    channel: None,
+                    vector: 0,
+                    tag: 0,
+                    times: false,
+                };
+                let made = library.create_completion_queue(context, &init);
                 let (handle, _) = made.map_err(refused(what))?;
                 objects.queues.push(handle);
                 *queue = handle.as_ptr();
@@ -444,10 +452,8 @@ fn poll(calls: &HotCalls, queue: *mut c_void, into: &mut [Wc]) -> Result<usize, 
 
 fn failure(completion: &Wc) -> Error {
     let (status, vendor) = (completion.status, completion.vendor_err);
-    let text = CompletionStatus::from_raw(status).library_name();
-    Error::subject(format!(
-        "the connection broke: {text} (status {status}, vendor {vendor:#x})"
-    ))
+    let text = CompletionStatus::from_raw(status);
+    Error::subject(format!("the connection broke: {text} (vendor {vendor:#x})"))
 }
 
 /// Makes the error of a call that the device has refused.

@@ -153,7 +153,7 @@ impl Drop for Context {
     fn drop(&mut self) {
         // SAFETY: it is open, and everything made from it is gone, since each such object keeps the
         // context longer.
-        let _ = unsafe { self.library.close(self.opened.handle) };
+        let _ = unsafe { self.library.destroy(self.opened.handle.into()) };
     }
 }
 

@@ -1,9 +1,6 @@
 //! The verbs objects of a connection.
 
-use ibex_verbs::provider::{
-    CompletionHandle, CompletionProvider, DomainHandle, MemoryProvider, PairHandle, Provider,
-    RegionHandle,
-};
+use ibex_verbs::provider::{CompletionHandle, DomainHandle, PairHandle, Provider, RegionHandle};
 
 use crate::verbs_context::Context;
 
@@ -23,12 +20,12 @@ impl Drop for Objects {
         // from, and the context, a field, after all of them. Destroying fails only for an object in
         // use, and none is.
         unsafe {
-            let _ = self.pair.map(|pair| library.destroy_pair(pair));
+            let _ = self.pair.map(|pair| library.destroy(pair.into()));
             for queue in self.queues.drain(..) {
-                let _ = library.destroy_completion_queue(queue);
+                let _ = library.destroy(queue.into());
             }
-            let _ = self.region.map(|region| library.deregister(region));
-            let _ = self.domain.map(|domain| library.destroy_domain(domain));
+            let _ = self.region.map(|region| library.destroy(region.into()));
+            let _ = self.domain.map(|domain| library.destroy(domain.into()));
         }
     }
 }

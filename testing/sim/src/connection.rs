@@ -18,14 +18,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex_bootstrap::{FabricKind, HandshakeError, ResumeRefusal, ResumeTicket};
+use ibex_bootstrap::{
+    FabricKind, HandshakeError, ResumeRefusal, ResumeTicket, handshake::Handshake,
+};
 use ibex_harness::draw::Draw;
 
 use super::{
     Checked, Fault, Faults, Side, ensure,
     lines::{Caller, GivesUp, Lines},
-    machine::{Machine, Met},
     meeting::{Meeting, Outcome},
+    met::Met,
     options::SimOptions,
     party::{self, Clock, Party},
     terms::Terms,
@@ -341,7 +343,7 @@ impl Connection {
         }
     }
 
-    fn open(&mut self, caller: Caller, machines: [Option<Box<dyn Machine>>; 2]) -> u64 {
+    fn open(&mut self, caller: Caller, machines: [Option<Handshake>; 2]) -> u64 {
         self.last += 1;
         let meeting = Meeting::new(&self.options, self.random.fork(), machines);
         let mut lines = Lines::new(caller, meeting, &self.options, &mut self.random);

@@ -17,8 +17,8 @@ use ibex_protocol::framing::Carriage;
 
 use super::{
     Checked, Faults, Side, ensure,
-    machine::Met,
     meeting::{Meeting, Outcome, Turn},
+    met::Met,
     options::SimOptions,
     terms::Terms,
     wire::Wire,

@@ -13,7 +13,7 @@ use std::{fmt, time::Instant};
 
 use ibex_bootstrap::{
     HandshakeError, Secret, VerbsDevice,
-    handshake::HandshakeStep,
+    handshake::{Handshake, HandshakeEvent, HandshakeStep},
     message::{
         ALONE, GidKind, HandshakeMessage, QueuePairAddress, Resumed, VerbsEndpoint, VerbsRail,
     },
@@ -23,7 +23,7 @@ use ibex_harness::draw::Draw;
 
 use super::{
     Checked, Fault, Faults, Side, ensure,
-    machine::{Answer, Errand, Machine, Met, Told},
+    met::Met,
     options::SimOptions,
     party,
     security::{self, Records},
@@ -59,12 +59,12 @@ pub(super) struct Meeting {
 }
 
 struct End {
-    machine: Box<dyn Machine>,
+    machine: Handshake,
     /// Bytes that have arrived for a handshake inside TLS.
     records: Records,
     outbox: Vec<u8>,
     /// The errand under way, with the step at which it is done.
-    errand: Option<(u64, Errand)>,
+    errand: Option<(u64, HandshakeEvent)>,
     over: Option<Result<Met, HandshakeError>>,
 }
 
@@ -93,7 +93,7 @@ impl Meeting {
     pub(super) fn new(
         options: &SimOptions,
         mut random: Draw,
-        machines: [Option<Box<dyn Machine>>; 2],
+        machines: [Option<Handshake>; 2],
     ) -> Self {
         Self {
             tls_random: options.secured.then(|| random.fork()),
@@ -180,7 +180,7 @@ impl Meeting {
         }
         self.feed(now, &mut end, &bytes);
         if has_ended {
-            end.machine.handle_closed();
+            end.machine.handle_closed(None);
         }
         self.answer(side, now, &mut end)?;
         self.hear(now, &mut end);
@@ -223,7 +223,7 @@ impl Meeting {
             return;
         }
         end.records.push(bytes);
-        while end.over.is_none() && end.records.feed(&mut *end.machine) {
+        while end.over.is_none() && end.records.feed(&mut end.machine) {
             self.hear(now, end);
         }
     }
@@ -233,13 +233,13 @@ impl Meeting {
         if side == Side::Right
             && let Some(token) = self.presented.take()
         {
-            self.welcomed = Some(end.machine.handle_token(&token));
+            self.welcomed = Some(end.machine.handle_token(token.expose()));
         }
         if side == Side::Left
             && let Some(is_welcome) = self.welcomed.take()
         {
             ensure!(is_welcome, "the token that was told is not the right one");
-            end.machine.handle_answer(Answer::Unix(Ok(())));
+            end.machine.handle_unix(Ok(()));
         }
         let Some((_, errand)) = end.errand.take_if(|(due, _)| *due <= now) else {
             return Ok(());
@@ -249,39 +249,48 @@ impl Meeting {
             false => Ok(()),
         };
         self.faults.count(Fault::NoPair, outcome.is_err());
-        let answer = match errand {
-            Errand::FindDevice => Answer::Device(outcome.map(|()| VerbsDevice {
-                hardware: true,
-                name: "simulated".to_owned(),
-            })),
-            Errand::PreparePair => {
+        match errand {
+            HandshakeEvent::FindDevice => {
+                end.machine.handle_device(outcome.map(|()| VerbsDevice {
+                    hardware: true,
+                    name: "simulated".to_owned(),
+                }));
+            }
+            HandshakeEvent::PreparePair => {
                 let prepared = outcome.map(|()| queue_pair(&mut self.random));
                 self.pairs[side as usize] = prepared.clone().ok();
-                Answer::Prepared(prepared)
+                end.machine.handle_prepared(prepared);
             }
-            Errand::ConnectPair(theirs) => {
+            HandshakeEvent::ConnectPair(theirs) => {
                 ensure!(
-                    self.pairs[side.other() as usize].as_ref() == Some(&theirs),
+                    self.pairs[side.other() as usize].as_ref() == Some(&*theirs),
                     "a queue pair is connected to {theirs:?}, which is not the other side's"
                 );
-                Answer::Connected(outcome)
+                end.machine.handle_connected(outcome);
             }
-            Errand::ListenUnix => Answer::Listening(outcome),
-            Errand::ConnectUnix(token) if outcome.is_ok() => {
+            HandshakeEvent::ConnectUnix { token, .. } if outcome.is_ok() => {
                 self.presented = Some(token);
-                return Ok(());
             }
-            Errand::ConnectUnix(_) => Answer::Unix(outcome),
-        };
-        end.machine.handle_answer(answer);
+            HandshakeEvent::ListenUnix { .. } | HandshakeEvent::ConnectUnix { .. } => {
+                end.machine.handle_unix(outcome);
+            }
+            other => unreachable!("{other:?} expects no answer"),
+        }
         Ok(())
     }
 
     /// Takes the machine's outputs.
     fn hear(&mut self, now: u64, end: &mut End) {
-        while let Some(told) = end.machine.poll_told() {
-            match told {
-                Told::Errand(errand) => {
+        while let Some(event) = end.machine.poll_event() {
+            match event {
+                // The simulation undoes nothing.
+                HandshakeEvent::CloseUnix | HandshakeEvent::ClosePair => {}
+                HandshakeEvent::Agreed(agreement) => {
+                    end.over = Some(Ok(Met::begins(&agreement)));
+                }
+                HandshakeEvent::Resumed(session) => end.over = Some(Ok(Met::goes_on(&session))),
+                HandshakeEvent::Failed(error) => end.over = Some(Err(error)),
+                errand => {
                     // Now and then a device takes longer than either end waits.
                     let within = match self.random.chance(self.errand_fails_per_mille) {
                         true => self.slow_errand_steps,
@@ -290,9 +299,6 @@ impl Meeting {
                     let due = now + self.random.below(within + 1);
                     end.errand = Some((due, errand));
                 }
-                Told::Undo => {}
-                Told::Met(met) => end.over = Some(Ok(met)),
-                Told::Failed(error) => end.over = Some(Err(error)),
             }
         }
         while let Some(bytes) = end.machine.poll_transmit() {
@@ -302,7 +308,7 @@ impl Meeting {
 }
 
 impl End {
-    fn new(machine: Box<dyn Machine>) -> Self {
+    fn new(machine: Handshake) -> Self {
         Self {
             machine,
             records: Records::default(),

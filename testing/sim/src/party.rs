@@ -2,33 +2,23 @@
 //! other side may resume.
 #![forbid(unsafe_code)]
 
-use std::{
-    net::IpAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Instant,
-};
+use std::{net::IpAddr, sync::Arc, time::Instant};
 
+use ibex_base::tls::AuthenticatedAs;
 use ibex_bootstrap::{
     FabricKind, HostHint, Local, NodeIdentity, PairRequest, Policy, Resumable, ResumableSessions,
     ResumeTicket, Secret, VerbsDevice, VerbsDevices, VerbsPair,
-    handshake::{AcceptorEntropy, AcceptorHandshake, DialerHandshake, ResumerHandshake},
+    handshake::{AcceptorEntropy, Handshake},
 };
 use ibex_harness::draw::Draw;
 use ibex_protocol::framing::Carriage;
-use ibex_tls::AuthenticatedAs;
 
-use super::{
-    Side,
-    machine::{Machine, Met},
-    options::SimOptions,
-    security::Cluster,
-};
+use super::{Side, met::Met, options::SimOptions, security::Cluster};
 
 /// A side's node.
 #[derive(Debug)]
 pub(super) struct Party {
     local: Local,
-    sessions: Arc<Known>,
     /// The fabrics over which its sessions may resume.
     fabrics: Vec<FabricKind>,
     /// Set if a session that moved to TCP may return to a queue pair.
@@ -42,32 +32,11 @@ pub(super) struct Clock {
     pub(super) deadline: Instant,
 }
 
-/// The session that the other side may resume, by its identity.
-#[derive(Debug, Default)]
-struct Known(Mutex<Option<([u8; 16], Resumable)>>);
-
-impl Known {
-    /// Locks the session. Nothing panics while it is locked.
-    fn lock(&self) -> MutexGuard<'_, Option<([u8; 16], Resumable)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl ResumableSessions for Known {
-    fn find(&self, session_id: &[u8; 16]) -> Option<Resumable> {
-        let known = self.lock();
-        let (id, session) = known.as_ref()?;
-        (id == session_id).then(|| session.clone())
-    }
-}
-
 impl Party {
     pub(super) fn new(side: Side, options: &SimOptions, random: &mut Draw) -> Self {
         let identity = NodeIdentity([side as u8 + 1; 16]);
-        let sessions = Arc::new(Known::default());
         let mut local = Local::new(identity, random.word());
-        local.resumable = Some(sessions.clone());
-        local.credentials = options.secured.then(|| Cluster::Own.credentials());
+        local.credentials = options.secured.then(|| Cluster::Own.credentials() as _);
         (local.shm, local.verbs) = (Policy::Forbid, Policy::Forbid);
         let first = first_choice(options);
         let mut fabrics = vec![first];
@@ -85,7 +54,6 @@ impl Party {
         }
         Self {
             local,
-            sessions,
             fabrics,
             fails_back: options.fails_back,
         }
@@ -94,19 +62,18 @@ impl Party {
     /// Returns an impostor, who knows of this side's session but not its secret. If nodes are
     /// authenticated, the impostor is a member of this cluster or of another.
     pub(super) fn impostor(&self, random: &mut Draw) -> Self {
-        let mut known = self.sessions.lock().clone();
-        if let Some((_, session)) = &mut known {
-            session.secret = secret(random);
-        }
-        let sessions = Arc::new(Known(Mutex::new(known)));
         let mut local = self.local.clone();
-        local.resumable = Some(sessions.clone());
+        local.resumable = ResumableSessions::default();
+        for (id, session) in self.local.resumable.lock().iter() {
+            let mut session = session.clone();
+            session.secret = secret(random);
+            local.resumable.lock().insert(*id, session);
+        }
         if local.credentials.is_some() && random.chance(500) {
             local.credentials = Some(Cluster::Foreign.credentials());
         }
         Self {
             local,
-            sessions,
             fabrics: self.fabrics.clone(),
             fails_back: self.fails_back,
         }
@@ -133,13 +100,13 @@ impl Party {
             fabrics: self.fabrics.clone(),
             reason: "it began otherwise".to_owned(),
         };
-        *self.sessions.lock() = Some((id, session));
+        self.forget();
+        self.local.resumable.lock().insert(id, session);
     }
 
     /// Continues the session, if it is the present one.
     pub(super) fn goes_on(&mut self, met: &Met) {
-        let mut known = self.sessions.lock();
-        if let Some((_, session)) = known.as_mut().filter(|(id, _)| *id == met.session) {
+        if let Some(session) = self.local.resumable.lock().get_mut(&met.session) {
             session.epoch = session.epoch.max(met.epoch);
             if met.fabric == FabricKind::Tcp && !self.fails_back {
                 session.fabrics = vec![FabricKind::Tcp];
@@ -149,15 +116,14 @@ impl Party {
 
     /// Forgets the session.
     pub(super) fn forget(&mut self) {
-        *self.sessions.lock() = None;
+        self.local.resumable.lock().clear();
     }
 
     // ---- Its ends of handshakes --------------------------------------------------------
 
-    pub(super) fn dial(&self, random: &mut Draw, clock: Clock) -> Box<dyn Machine> {
+    pub(super) fn dial(&self, random: &mut Draw, clock: Clock) -> Handshake {
         let nonce = drawn(random);
-        let machine = DialerHandshake::new(&self.local, HOST, nonce, clock.now, clock.deadline);
-        Box::new(machine)
+        Handshake::dial(&self.local, HOST, nonce, clock.now, clock.deadline)
     }
 
     pub(super) fn resume(
@@ -165,21 +131,19 @@ impl Party {
         ticket: ResumeTicket,
         random: &mut Draw,
         clock: Clock,
-    ) -> Box<dyn Machine> {
+    ) -> Handshake {
         let nonce = drawn(random);
-        let machine = ResumerHandshake::new(&self.local, ticket, nonce, clock.now, clock.deadline);
-        Box::new(machine)
+        Handshake::resume(&self.local, ticket, nonce, clock.now, clock.deadline)
     }
 
-    pub(super) fn accept(&self, random: &mut Draw, clock: Clock) -> Box<dyn Machine> {
+    pub(super) fn accept(&self, random: &mut Draw, clock: Clock) -> Handshake {
         let entropy = AcceptorEntropy {
             nonce: drawn(random),
             token: secret(random),
             session_id: drawn(random),
             resume_secret: secret(random),
         };
-        let machine = AcceptorHandshake::new(&self.local, HOST, entropy, clock.now, clock.deadline);
-        Box::new(machine)
+        Handshake::accept(&self.local, HOST, entropy, clock.now, clock.deadline)
     }
 }
 

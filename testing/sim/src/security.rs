@@ -8,10 +8,9 @@
 
 use std::sync::{Arc, OnceLock};
 
+use ibex_bootstrap::handshake::Handshake;
 use ibex_harness::{draw::Draw, fixed_random};
 use ibex_tls::{Credentials, Security, SharedSecret};
-
-use super::machine::Machine;
 
 /// Keys of the simulated nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +56,7 @@ impl Records {
     }
 
     /// Gives the machine the next piece of its handshake. Returns whether there was one.
-    pub(super) fn feed(&mut self, machine: &mut dyn Machine) -> bool {
+    pub(super) fn feed(&mut self, machine: &mut Handshake) -> bool {
         // The Hello is outside TLS, which does not know its end. A header is passed byte by byte,
         // since no more bytes than those of its record are the machine's.
         let piece = self.left_of_record.max(1).min(self.bytes.len());

@@ -9,6 +9,7 @@
 //!   and what is built on it alone.
 //! - [`threads`]: threads that the library makes.
 //! - [`Workers`]: threads for work that takes too long for a turn.
+//! - [`tls`]: who a peer is, how TLS fails, and what a connection needs of TLS.
 //! - [`turn`]: whether the calling thread runs a turn of an engine, for assertions.
 //! - [`Escaped`]: text that a peer chose, for logs and errors.
 //! - [`Counted`] and [`Rounded`]: counts and times, as logs and errors tell them.
@@ -26,6 +27,7 @@ mod quantity;
 pub mod random;
 pub mod sync;
 pub mod threads;
+pub mod tls;
 mod tmpfs;
 pub mod turn;
 mod workers;

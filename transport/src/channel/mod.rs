@@ -15,7 +15,7 @@ mod several;
 mod shared_sender;
 mod task;
 
-pub use crate::session::{ChannelError, ChannelFailure, FailureReason, Full};
+pub use crate::session::{ChannelError, ChannelFailure, EndLabel, FailureReason, Full};
 pub use group::{
     GroupFailure, GroupMessage, InTheWay, LossReason, MemberCounts, Parted, QuorumFailure,
     SendGroup, Votes, WaitingTask, WhenFull,

@@ -37,7 +37,7 @@ use crate::{
     },
     node::SessionShared,
     runtime::BriefLooks,
-    session::{ChannelError, Counts, FailureReason, coarse_time::CoarseTime},
+    session::{ChannelError, Counts, EndLabel, FailureReason, coarse_time::CoarseTime},
 };
 
 /// A receiver's handle, without the message type.
@@ -112,10 +112,10 @@ impl ReceiveHandle {
         &self.end.session
     }
 
-    /// Gives this end a number that its failures carry back.
+    /// Says what this end is in errors, if it is not that of a channel of messages.
     #[must_use]
-    pub fn with_tag(self, tag: u8) -> Self {
-        self.end.set_tag(tag);
+    pub fn labeled(self, label: Option<&'static EndLabel>) -> Self {
+        self.end.set_label(label);
         self
     }
 

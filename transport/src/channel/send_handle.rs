@@ -31,7 +31,7 @@ use crate::{
         channel_end::ChannelEnd, send_end::SendEnd, send_producer::SendProducer, state::EndReason,
     },
     node::{Measured, SessionShared, Stopwatch},
-    session::{ChannelError, Counts, EndCause, FailureReason},
+    session::{ChannelError, Counts, EndCause, EndLabel, FailureReason},
 };
 
 /// Why an encoder stopped.
@@ -76,10 +76,10 @@ impl SendHandle {
         }
     }
 
-    /// Gives this end a number that its failures carry back.
+    /// Says what this end is in errors, if it is not that of a channel of messages.
     #[must_use]
-    pub fn with_tag(self, tag: u8) -> Self {
-        self.end.set_tag(tag);
+    pub fn labeled(self, label: Option<&'static EndLabel>) -> Self {
+        self.end.set_label(label);
         self
     }
 

@@ -14,7 +14,7 @@ use crate::{
         state::EndReason,
         stats::{ChannelStats, ChannelTotals},
     },
-    session::EndCause,
+    session::{EndCause, EndLabel},
 };
 
 /// The ends that a session has here.
@@ -33,8 +33,8 @@ impl Ends {
         receivers.chain(senders.map(|link| -> &ChannelEnd { &link.end }))
     }
 
-    /// Returns the tag of the end of this name, if this node has it.
-    pub(crate) fn tag_of(&self, name: &str, role: Role) -> Option<u8> {
+    /// Returns the label of the end of this name, if this node has it.
+    pub(crate) fn label_of(&self, name: &str, role: Role) -> Option<Option<&'static EndLabel>> {
         let mut senders = self.senders.ends.iter().map(|(_, one)| &**one.end);
         let mut receivers = self.receivers.ends.iter().map(|(_, one)| &**one.end);
         let is_it = |end: &&ChannelEnd| &*end.name == name;
@@ -42,7 +42,7 @@ impl Ends {
             Role::Sender => senders.find(is_it),
             Role::Receiver => receivers.find(is_it),
         };
-        found.map(ChannelEnd::tag)
+        found.map(ChannelEnd::label)
     }
 
     /// Ends the sending and the receiving end with this id, if they exist.

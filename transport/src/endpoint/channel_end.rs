@@ -18,7 +18,9 @@ use super::state::{EndReason, EndState};
 use crate::{
     clock,
     node::{SessionShared, What},
-    session::{ChannelError, ChannelFailure, Counts, EndCause, FailureReason, Suspension},
+    session::{
+        ChannelError, ChannelFailure, Counts, EndCause, EndLabel, FailureReason, Suspension,
+    },
 };
 
 /// The part of an end that does not depend on the direction.
@@ -30,8 +32,8 @@ pub struct ChannelEnd {
     pub(crate) name: Arc<str>,
     pub(crate) spec: Arc<ChannelSpec>,
     pub(crate) open_timeout: Duration,
-    /// A number of the opener, which failures carry back.
-    tag: OnceLock<u8>,
+    /// What the end is in errors.
+    label: OnceLock<&'static EndLabel>,
 
     // State.
     /// The engine's account of this end.
@@ -76,7 +78,7 @@ impl ChannelEnd {
             name,
             spec,
             open_timeout,
-            tag: OnceLock::new(),
+            label: OnceLock::new(),
             state: EndState::default(),
             has_waited_in_vain: AtomicBool::new(false),
             open_watch: OpenWatch::default(),
@@ -85,14 +87,16 @@ impl ChannelEnd {
         }
     }
 
-    /// Returns the number that the opener gave to this end, or 0.
-    pub(crate) fn tag(&self) -> u8 {
-        self.tag.get().copied().unwrap_or_default()
+    /// Returns what the end is in errors; `None` for a channel of messages.
+    pub(crate) fn label(&self) -> Option<&'static EndLabel> {
+        self.label.get().copied()
     }
 
-    /// Sets the tag, once, before any other thread has the end.
-    pub(crate) fn set_tag(&self, tag: u8) {
-        let _ = self.tag.set(tag);
+    /// Sets the label, once, before any other thread has the end.
+    pub(crate) fn set_label(&self, label: Option<&'static EndLabel>) {
+        if let Some(label) = label {
+            let _ = self.label.set(label);
+        }
     }
 
     /// Returns the fingerprint of the message type that both ends agreed on, once they have.
@@ -114,7 +118,7 @@ impl ChannelEnd {
             channel: self.name.clone(),
             peer: self.session.peer_name(),
             end: self.role,
-            tag: self.tag(),
+            label: self.label(),
             counts,
             suspended: None,
             reason,

@@ -16,19 +16,19 @@ use ibex_ring::parking::{Ticket, WaitSlot, Wakers};
 
 use super::{NodeState, SessionShared};
 
-/// A service, as an interface for the drain of its node.
-pub trait Serves: Send + Sync {
+/// What takes part in the drain of its node, such as a service that answers calls.
+pub trait DrainParticipant: Send + Sync {
     /// Refuses calls that it has not begun, and those that come later. Never waits.
-    fn refuse_waiting(&self);
+    fn begin_drain(&self);
 
     /// Returns the number of calls that have begun and not ended.
     fn running(&self) -> usize;
 
     /// Returns whether notices about calls wait for room, for callers that are still there.
-    fn has_unsaid(&self) -> bool;
+    fn has_pending_notices(&self) -> bool;
 
     /// Tells callers that every call which had begun is answered, and no other begins.
-    fn say_drained(&self);
+    fn announce_drained(&self);
 }
 
 /// State of a node's drain.
@@ -37,7 +37,7 @@ pub(crate) struct Draining {
     pub(crate) is_draining: AtomicBool,
     /// Calls that handlers had when the drain began, and that have ended since.
     finished: AtomicUsize,
-    services: Mutex<Vec<Weak<dyn Serves>>>,
+    participants: Mutex<Vec<Weak<dyn DrainParticipant>>>,
     /// The drain's thread or task, while calls run or notices about them wait.
     pub(crate) waiters: WaitSlot,
 }
@@ -111,13 +111,13 @@ impl NodeState {
     }
 
     /// Registers a service, which takes part when the node drains.
-    pub fn serves(&self, service: Arc<dyn Serves>) {
-        let mut services = lock(&self.draining.services);
-        services.retain(|service| service.strong_count() > 0);
-        services.push(Arc::downgrade(&service));
-        drop(services);
+    pub fn join_drain(&self, participant: Arc<dyn DrainParticipant>) {
+        let mut participants = lock(&self.draining.participants);
+        participants.retain(|participant| participant.strong_count() > 0);
+        participants.push(Arc::downgrade(&participant));
+        drop(participants);
         if self.is_draining() {
-            service.refuse_waiting();
+            participant.begin_drain();
         }
     }
 
@@ -125,7 +125,7 @@ impl NodeState {
     #[must_use]
     pub fn running_calls(&self) -> usize {
         let mut running = 0;
-        self.for_services(|service| running += service.running());
+        self.for_participants(|participant| running += participant.running());
         running
     }
 
@@ -143,15 +143,15 @@ impl NodeState {
 
     /// Returns whether notices about calls wait for room.
     #[must_use]
-    pub fn has_unsaid(&self) -> bool {
-        let mut has_unsaid = false;
-        self.for_services(|service| has_unsaid |= service.has_unsaid());
-        has_unsaid
+    pub fn has_pending_notices(&self) -> bool {
+        let mut has_some = false;
+        self.for_participants(|participant| has_some |= participant.has_pending_notices());
+        has_some
     }
 
     /// Tells callers, after their answers, that every call which had begun here is answered.
-    pub fn say_drained(&self) {
-        self.for_services(|service| service.say_drained());
+    pub fn announce_drained(&self) {
+        self.for_participants(|participant| participant.announce_drained());
     }
 
     /// Makes the drain look again, because a call has ended, notices about calls have gone out, or
@@ -160,11 +160,11 @@ impl NodeState {
         self.draining.waiters.wake_all();
     }
 
-    pub(crate) fn for_services(&self, mut act: impl FnMut(&dyn Serves)) {
+    pub(crate) fn for_participants(&self, mut act: impl FnMut(&dyn DrainParticipant)) {
         // The list is copied, because a service may run code that registers another service.
-        let services = lock(&self.draining.services).clone();
-        let services = services.iter().filter_map(Weak::upgrade);
-        services.for_each(|service| act(&*service));
+        let participants = lock(&self.draining.participants).clone();
+        let participants = participants.iter().filter_map(Weak::upgrade);
+        participants.for_each(|participant| act(&*participant));
     }
 }
 

@@ -26,7 +26,7 @@ pub use call_times::{CallTime, CallTimes};
 pub use close_report::{CloseReport, Undelivered};
 pub(crate) use config::Driving;
 pub use config::{Driver, RuntimeConfig};
-pub use draining::Serves;
+pub use draining::DrainParticipant;
 pub(crate) use events::EventQueue;
 pub use events::{NodeEvent, Stalled, What};
 pub use histograms::{Measured, NodeHistogram, Stopwatch};

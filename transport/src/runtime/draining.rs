@@ -27,7 +27,7 @@ impl Runtime {
             });
         }
         self.wake_engines();
-        self.for_services(|service| service.refuse_waiting());
+        self.for_participants(|participant| participant.begin_drain());
     }
 
     /// Tells peers that all their calls are answered. This notice is not ordered after the answers,

@@ -21,7 +21,7 @@ use crate::{
     connection::{Connection, Context},
     endpoint::receive_end::ReceiveEnd,
     node::{EngineRequests, Mark, SessionShared, What},
-    session::EngineId,
+    session::{EndLabel, EngineId},
     shared_memory::{PassedSlice, RegionSlot},
     wire::MessageBytes,
 };
@@ -175,10 +175,10 @@ impl EngineRequests {
         awaited.unwrap_or_default()
     }
 
-    /// Returns the tag of the end with this name and role, if this node has it.
+    /// Returns the label of the end with this name and role, if this node has it.
     #[must_use]
-    pub fn tag_of(&self, name: &str, role: Role) -> Option<u8> {
-        self.on_link(|link, _| link.core.ends.tag_of(name, role))
+    pub fn label_of(&self, name: &str, role: Role) -> Option<Option<&'static EndLabel>> {
+        self.on_link(|link, _| link.core.ends.label_of(name, role))
             .flatten()
     }
 

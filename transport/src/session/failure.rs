@@ -9,7 +9,7 @@ use std::{cmp::Ordering, error::Error, fmt, sync::Arc, time::Duration};
 use ibex_protocol::format::control::{ChannelSpec, Role};
 use ibex_ring::memory::{MemoryError, RegionUnfit};
 
-use super::{Counts, EndCause, Suspension};
+use super::{Counts, EndCause, EndLabel, Suspension};
 
 /// Why a call at a channel's end did not do what it was asked for.
 ///
@@ -40,8 +40,8 @@ pub struct ChannelFailure {
     pub peer: String,
     /// The end at which the call failed.
     pub end: Role,
-    /// The number that the opener gave to the end.
-    pub tag: u8,
+    /// What the end is in errors; `None` for a channel of messages.
+    pub label: Option<&'static EndLabel>,
     /// The channel's progress. At a receiving end `sent` is 0, because that end does not know it.
     pub counts: Counts,
     /// The suspension of the session, if a wait failed and there is no connection, or one over which

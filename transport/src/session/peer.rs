@@ -4,7 +4,7 @@
 use std::{fmt, sync::Arc, time::Instant};
 
 use ibex_base::Address;
-use ibex_tls::AuthenticatedAs;
+use ibex_base::tls::AuthenticatedAs;
 
 use crate::session::Fabric;
 

@@ -2,8 +2,8 @@
 
 use std::{any::Any, io, net::TcpStream};
 
+use ibex_base::tls::TlsConnection;
 use ibex_protocol::session::{DataPath, WireTerms};
-use ibex_tls::Tls;
 
 use super::{
     AnyWire, LastWord, MessageMemory, SendRingMemory, Tools, WireSocket, register_with,
@@ -20,7 +20,7 @@ pub struct WireParts {
     /// Bytes that arrived after the handshake.
     pub leftover: Vec<u8>,
     /// The connection's TLS, if nodes are authenticated.
-    pub tls: Option<Box<Tls>>,
+    pub tls: Option<Box<dyn TlsConnection>>,
     /// The queue pair, connected to the peer's, if data goes over verbs. This node takes over its
     /// RDMA port.
     pub rdma: Option<PreparedPair>,

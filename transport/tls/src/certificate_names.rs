@@ -1,9 +1,8 @@
 //! The names in a certificate, of a peer or of this node.
 
+use ibex_base::tls::{AuthenticatedAs, Cause};
 use rustls::pki_types::CertificateDer;
 use webpki::EndEntityCert;
-
-use crate::{AuthenticatedAs, Cause};
 
 /// Returns the names in a certificate: at most one URI, as SPIFFE requires (X509-SVID, section 2), and at
 /// least one name.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ibex_base::call_foreign;
+use ibex_base::tls::{AuthenticatedAs, AuthenticationError, Cause, Method, RefusedBy};
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::CryptoProvider;
@@ -25,10 +26,7 @@ use zeroize::Zeroizing;
 use crate::certificate_names::names_of;
 use crate::identity_slot::IdentitySlot;
 use crate::own_key::OwnKey;
-use crate::{
-    AuthenticatedAs, AuthenticationError, Cause, Method, RefusedBy, SecurityError, exposure,
-    own_certificate,
-};
+use crate::{SecurityError, exposure, own_certificate};
 
 /// The files of a node's certificates.
 #[derive(Clone, Debug)]

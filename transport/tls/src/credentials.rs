@@ -3,6 +3,10 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use ibex_base::tls::{
+    Encryption, HandshakeCounts, HandshakeResult, Method, SecurityStats, TlsConnection,
+    TlsCredentials, TlsError,
+};
 use rustls::client::Resumption;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, DnsName, ServerName};
@@ -11,14 +15,14 @@ use rustls::version::TLS13;
 use rustls::{ClientConfig, ServerConfig};
 
 use crate::certificates::{Certificates, Judge};
-use crate::counts::{HandshakeCounts, HandshakeResult};
 use crate::identity_slot::IdentitySlot;
 use crate::own_certificate::Validity;
 use crate::own_key::OwnKey;
 use crate::pinned::Pinned;
 use crate::security::{KeySource, Security};
 use crate::shared_secret::RoleKeys;
-use crate::{Encryption, Method, SecurityError, SecurityStats, Tls, TlsError, provider};
+use crate::tls::Tls;
+use crate::{SecurityError, provider};
 
 /// A node's keys, certificates and trusted authorities, ready for connections.
 ///
@@ -40,9 +44,14 @@ enum Material {
     Secret(RoleKeys),
 }
 
-impl Credentials {
-    pub(crate) fn new(security: Security) -> Result<Credentials, SecurityError> {
-        match security.max_session_age {
+impl Security {
+    /// Reads the files and derives the keys, for the crate `ibex`.
+    ///
+    /// # Errors
+    /// [`SecurityError`], with the file that is wrong.
+    #[doc(hidden)]
+    pub fn open(self) -> Result<Credentials, SecurityError> {
+        match self.max_session_age {
             Some(given) if given < LEAST_SESSION_AGE => {
                 return Err(SecurityError::SessionAge {
                     given,
@@ -51,13 +60,13 @@ impl Credentials {
             }
             _ => {}
         }
-        let provider = match &security.provider {
+        let provider = match &self.provider {
             Some(given) => given.clone(),
             None => provider::of_features()?,
         };
-        let material = Mutex::new(Arc::new(Material::of(&security, &provider)?));
+        let material = Mutex::new(Arc::new(Material::of(&self, &provider)?));
         let credentials = Credentials {
-            security,
+            security: self,
             provider,
             material,
             counts: Arc::default(),
@@ -67,64 +76,13 @@ impl Credentials {
         credentials.acceptor().map_err(provider_error)?;
         Ok(credentials)
     }
+}
 
-    /// Returns the method by which nodes with these credentials authenticate each other.
-    #[must_use]
-    pub fn method(&self) -> Method {
-        match self.security.source {
-            KeySource::Files(_) => Method::Certificates,
-            KeySource::Secret(_) => Method::SharedSecret,
-        }
-    }
-
-    /// Returns the wish for encryption.
-    #[must_use]
-    pub fn encryption(&self) -> Encryption {
-        self.security.encryption
-    }
-
+impl Credentials {
     /// Tells whether an authenticated peer may write into this node's memory.
     #[must_use]
     pub fn trusts_authenticated(&self) -> bool {
         self.security.trusts_authenticated
-    }
-
-    /// Returns how long a session goes on before both ends authenticate each other again.
-    #[must_use]
-    pub fn max_session_age(&self) -> Option<Duration> {
-        self.security.max_session_age
-    }
-
-    /// Returns the counts of the node's handshakes so far.
-    #[must_use]
-    pub fn stats(&self) -> SecurityStats {
-        let validity = self.validity();
-        let since_1970 = validity.map(|validity| Duration::from_secs(validity.not_after));
-        let expires = since_1970.and_then(|since| SystemTime::UNIX_EPOCH.checked_add(since));
-        self.counts.snapshot(expires)
-    }
-
-    /// Counts a peer that authenticates otherwise, or not at all.
-    pub fn note_other_mode(&self) {
-        self.counts.note(HandshakeResult::OtherMode);
-    }
-
-    /// Returns what the program's operator should know at the time `now`: a certificate that expires
-    /// soon, a file that other users can read.
-    #[must_use]
-    pub fn warnings(&self, now: SystemTime) -> Vec<String> {
-        let now = now.duration_since(SystemTime::UNIX_EPOCH);
-        let now = now.unwrap_or_default().as_secs();
-        let expiry = self.validity().and_then(|validity| validity.warning(now));
-        let exposed = match &**self.lock() {
-            Material::Certificates(certificates) => certificates.exposed.clone(),
-            Material::Secret(_) => None,
-        };
-        let of_secret = match &self.security.source {
-            KeySource::Secret(secret) => secret.exposed().map(str::to_owned),
-            KeySource::Files(_) => None,
-        };
-        [expiry, exposed, of_secret].into_iter().flatten().collect()
     }
 
     /// Returns when this node's certificate is valid; `None` with a shared secret, which does not
@@ -153,12 +111,59 @@ impl Credentials {
         self.material.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins a connection at the end that dialed. With the address that was `dialed`, the program
-    /// is asked whom it expects there.
-    ///
-    /// # Errors
-    /// [`TlsError::Incompatible`]: TLS 1.3 cannot be had with the provider.
-    pub fn dialer(&self, dialed: Option<Arc<str>>) -> Result<Tls, TlsError> {
+    fn pinned(&self, of_peer: &OwnKey, slot: &Arc<IdentitySlot>) -> Pinned {
+        let key: CertificateDer<'static> = of_peer.key.cert[0].clone();
+        Pinned {
+            key,
+            algorithms: self.provider.signature_verification_algorithms,
+            slot: slot.clone(),
+        }
+    }
+}
+
+impl TlsCredentials for Credentials {
+    fn method(&self) -> Method {
+        match self.security.source {
+            KeySource::Files(_) => Method::Certificates,
+            KeySource::Secret(_) => Method::SharedSecret,
+        }
+    }
+
+    fn encryption(&self) -> Encryption {
+        self.security.encryption
+    }
+
+    fn max_session_age(&self) -> Option<Duration> {
+        self.security.max_session_age
+    }
+
+    fn stats(&self) -> SecurityStats {
+        let validity = self.validity();
+        let since_1970 = validity.map(|validity| Duration::from_secs(validity.not_after));
+        let expires = since_1970.and_then(|since| SystemTime::UNIX_EPOCH.checked_add(since));
+        self.counts.snapshot(expires)
+    }
+
+    fn note_other_mode(&self) {
+        self.counts.note(HandshakeResult::OtherMode);
+    }
+
+    fn warnings(&self, now: SystemTime) -> Vec<String> {
+        let now = now.duration_since(SystemTime::UNIX_EPOCH);
+        let now = now.unwrap_or_default().as_secs();
+        let expiry = self.validity().and_then(|validity| validity.warning(now));
+        let exposed = match &**self.lock() {
+            Material::Certificates(certificates) => certificates.exposed.clone(),
+            Material::Secret(_) => None,
+        };
+        let of_secret = match &self.security.source {
+            KeySource::Secret(secret) => secret.exposed().map(str::to_owned),
+            KeySource::Files(_) => None,
+        };
+        [expiry, exposed, of_secret].into_iter().flatten().collect()
+    }
+
+    fn dialer(&self, dialed: Option<Arc<str>>) -> Result<Box<dyn TlsConnection>, TlsError> {
         let slot = Arc::<IdentitySlot>::default();
         let material = self.lock().clone();
         let builder = ClientConfig::builder_with_provider(self.provider.clone())
@@ -184,20 +189,12 @@ impl Credentials {
         config.resumption = Resumption::disabled();
         config.enable_sni = false;
         config.alpn_protocols = vec![PROTOCOL.to_vec()];
-        Tls::dialer(
-            Arc::new(config),
-            server_name(),
-            self.method(),
-            slot,
-            self.counts.clone(),
-        )
+        let (method, counts) = (self.method(), self.counts.clone());
+        let tls = Tls::dialer(Arc::new(config), server_name(), method, slot, counts)?;
+        Ok(Box::new(tls))
     }
 
-    /// Begins a connection at the end that listened.
-    ///
-    /// # Errors
-    /// The errors of [`dialer`](Self::dialer).
-    pub fn acceptor(&self) -> Result<Tls, TlsError> {
+    fn acceptor(&self) -> Result<Box<dyn TlsConnection>, TlsError> {
         let slot = Arc::<IdentitySlot>::default();
         let material = self.lock().clone();
         let builder = ServerConfig::builder_with_provider(self.provider.clone())
@@ -221,16 +218,8 @@ impl Credentials {
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         config.alpn_protocols = vec![PROTOCOL.to_vec()];
-        Tls::acceptor(Arc::new(config), self.method(), slot, self.counts.clone())
-    }
-
-    fn pinned(&self, of_peer: &OwnKey, slot: &Arc<IdentitySlot>) -> Pinned {
-        let key: CertificateDer<'static> = of_peer.key.cert[0].clone();
-        Pinned {
-            key,
-            algorithms: self.provider.signature_verification_algorithms,
-            slot: slot.clone(),
-        }
+        let tls = Tls::acceptor(Arc::new(config), self.method(), slot, self.counts.clone())?;
+        Ok(Box::new(tls))
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use crate::{AuthenticatedAs, AuthenticationError};
+use ibex_base::tls::{AuthenticatedAs, AuthenticationError};
 
-/// The outcome of one connection's verification, from its verifier to its [`Tls`](crate::Tls).
+/// The outcome of one connection's verification, from its verifier to its [`Tls`](crate::tls::Tls).
 #[derive(Debug, Default)]
 pub(crate) struct IdentitySlot(Mutex<Option<Result<AuthenticatedAs, AuthenticationError>>>);
 

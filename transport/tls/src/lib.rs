@@ -1,75 +1,35 @@
 //! TLS 1.3 for ibex, as pure state: bytes come in, bytes and plaintext go out. The crate uses no
-//! sockets. Only `Security` reads files, when it is made and when certificates are reloaded.
+//! sockets. Only [`Security`] reads files, when it is made and when certificates are reloaded.
 //!
-//! - `Security`: a builder for a node's proof of its identity and its choice of peers.
+//! - [`Security`]: a builder for a node's proof of its identity and its choice of peers.
 //! - [`Credentials`]: the material that a node makes of that, from which each connection makes a
-//!   [`Tls`].
-//! - [`Tls`]: one connection. The bootstrap drives it through its handshake, the transport seals
-//!   frames with it.
-//! - [`SecurityStats`]: counts of a node's handshakes.
-//! - [`AuthenticatedAs`], [`AuthenticationError`]: the identity of a peer, or the reason why it has
-//!   none.
+//!   [`TlsConnection`](ibex_base::tls::TlsConnection). The bootstrap drives that through its
+//!   handshake, the transport seals frames with it.
 //!
-//! The cryptography is that of rustls and its providers, and all of it is behind the feature
-//! `rustls`. Without the feature, [`Credentials`] and [`Tls`] are types without values, so that
-//! other crates need no conditions.
+//! The cryptography is that of rustls and its providers. A build without TLS does not have this
+//! crate: the others know the traits and plain values of [`ibex_base::tls`].
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
-mod authenticated_as;
-mod authentication_error;
-mod method;
-mod security_stats;
-mod tls_error;
-mod utc;
-
-pub use authenticated_as::AuthenticatedAs;
-pub use authentication_error::{AuthenticationError, Cause, RefusedBy};
-pub use method::{Encryption, Method};
-pub use security_stats::SecurityStats;
-pub use tls_error::TlsError;
-
-#[cfg(feature = "rustls")]
 mod buffers;
-#[cfg(feature = "rustls")]
 mod certificate_names;
-#[cfg(feature = "rustls")]
 mod certificates;
-#[cfg(feature = "rustls")]
-mod counts;
-#[cfg(feature = "rustls")]
 mod credentials;
-#[cfg(feature = "rustls")]
 mod exposure;
-#[cfg(feature = "rustls")]
 mod identity_slot;
-#[cfg(feature = "rustls")]
 mod own_certificate;
-#[cfg(feature = "rustls")]
 mod own_key;
-#[cfg(feature = "rustls")]
 mod pinned;
-#[cfg(feature = "rustls")]
 mod provider;
-#[cfg(feature = "rustls")]
 mod security;
-#[cfg(feature = "rustls")]
 mod security_error;
-#[cfg(feature = "rustls")]
 mod shared_secret;
-#[cfg(feature = "rustls")]
-mod tls;
-
-#[cfg(feature = "rustls")]
-pub use {
-    credentials::Credentials, rustls, security::Security, security_error::SecurityError,
-    shared_secret::SharedSecret, tls::Tls,
-};
-
-#[cfg(not(feature = "rustls"))]
-mod absent;
-#[cfg(not(feature = "rustls"))]
-pub use absent::{Credentials, Tls};
-
 #[cfg(all(test, feature = "graviola"))]
 mod tests;
+mod tls;
+
+pub use credentials::Credentials;
+pub use rustls;
+pub use security::Security;
+pub use security_error::SecurityError;
+pub use shared_secret::SharedSecret;

@@ -4,15 +4,14 @@
 
 use std::time::Duration;
 
+use ibex_base::tls::{Cause, Utc};
 use rustls::pki_types::CertificateDer;
 use x509_cert::certificate::{Certificate, Version};
 use x509_cert::der::Decode;
 use x509_cert::der::oid::ObjectIdentifier;
 use x509_cert::ext::pkix::{BasicConstraints, ExtendedKeyUsage};
 
-use crate::Cause;
 use crate::certificate_names::names_of;
-use crate::utc::Utc;
 
 /// The time in which a certificate is valid, in seconds since 1970: RFC 5280, section 4.1.2.5.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

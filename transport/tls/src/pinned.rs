@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ibex_base::tls::{AuthenticatedAs, AuthenticationError, Cause, Method, RefusedBy};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature_with_raw_key};
 use rustls::pki_types::{CertificateDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
@@ -12,7 +13,6 @@ use rustls::{
 };
 
 use crate::identity_slot::IdentitySlot;
-use crate::{AuthenticatedAs, AuthenticationError, Cause, Method, RefusedBy};
 
 /// Accepts one raw public key (RFC 7250).
 #[derive(Debug)]

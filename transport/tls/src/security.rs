@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ibex_base::tls::{AuthenticatedAs, Encryption};
 use rustls::crypto::CryptoProvider;
 
 use crate::certificates::{Authorize, CertificateFiles, Expect};
-use crate::{AuthenticatedAs, Credentials, Encryption, SecurityError, SharedSecret};
+use crate::{SecurityError, SharedSecret};
 
 /// Security settings of a node: its own keys, and the peers that it accepts.
 ///
@@ -163,15 +164,6 @@ impl Security {
     pub fn provider(mut self, provider: Arc<CryptoProvider>) -> Security {
         self.provider = Some(provider);
         self
-    }
-
-    /// Reads the files and derives the keys, for the crate `ibex`.
-    ///
-    /// # Errors
-    /// [`SecurityError`], with the file that is wrong.
-    #[doc(hidden)]
-    pub fn open(self) -> Result<Credentials, SecurityError> {
-        Credentials::new(self)
     }
 }
 

@@ -226,6 +226,7 @@ mod tests {
 
     #[test]
     fn a_file_that_others_can_read_is_warned_of() {
+        use ibex_base::tls::TlsCredentials;
         use std::os::unix::fs::PermissionsExt;
 
         let path = std::env::temp_dir().join(format!("ibex-mode-{}.key", std::process::id()));

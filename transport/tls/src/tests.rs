@@ -3,6 +3,7 @@
 use std::fs;
 use std::sync::Arc;
 
+use ibex_base::tls::*;
 use ibex_harness::authority::{Authority, NodeFiles, Request};
 use rustls::crypto::CryptoProvider;
 use rustls::{CipherSuiteCommon, SupportedCipherSuite, Tls13CipherSuite};

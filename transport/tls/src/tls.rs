@@ -3,6 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
+use ibex_base::tls::{
+    AuthenticatedAs, AuthenticationError, Cause, HandshakeCounts, HandshakeResult, Method,
+    RefusedBy, TlsConnection, TlsError,
+};
 use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
 use rustls::pki_types::ServerName;
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
@@ -10,14 +14,10 @@ use rustls::unbuffered::{ConnectionState, UnbufferedStatus};
 use rustls::{AlertDescription, ClientConfig, Error, ServerConfig};
 
 use crate::buffers::{ReceivedBytes, SealedBytes};
-use crate::counts::{HandshakeCounts, HandshakeResult};
 use crate::identity_slot::IdentitySlot;
-use crate::{AuthenticatedAs, AuthenticationError, Cause, Method, RefusedBy, TlsError};
 
-/// An end of a TLS connection: sealed bytes come in by [`receive`](Self::receive) or
-/// [`room`](Self::room), plaintext by [`seal`](Self::seal), and the bytes to send are
-/// [`outgoing`](Self::outgoing).
-pub struct Tls {
+/// An end of a TLS connection by rustls.
+pub(crate) struct Tls {
     connection: RustlsConnection,
     method: Method,
     slot: Arc<IdentitySlot>,
@@ -88,140 +88,6 @@ impl Tls {
             is_handshaking: true,
             is_ended: false,
             failed: None,
-        }
-    }
-
-    /// Tells whether the peer is still to be authenticated, so that nothing can be sealed yet.
-    #[must_use]
-    pub fn is_handshaking(&self) -> bool {
-        self.is_handshaking
-    }
-
-    /// Returns the identity that the peer has proven; `None` during the handshake.
-    #[must_use]
-    pub fn authenticated_as(&self) -> Option<AuthenticatedAs> {
-        match self.is_handshaking {
-            true => None,
-            false => self.slot.get().and_then(Result::ok),
-        }
-    }
-
-    // Input from the peer.
-
-    /// Takes `bytes` in, and gives to `sink` the plaintext of the records that are whole.
-    ///
-    /// # Errors
-    /// The reason why the connection has ended. [`outgoing`](Self::outgoing) may have an alert that
-    /// tells the peer.
-    pub fn receive(&mut self, bytes: &[u8], sink: &mut dyn FnMut(&[u8])) -> Result<(), TlsError> {
-        if self.is_handshaking && self.incoming.len() + bytes.len() > MAX_HANDSHAKE_BYTES {
-            return Err(self.fail(TlsError::Broken("an endless handshake".to_owned())));
-        }
-        self.room(bytes.len())[..bytes.len()].copy_from_slice(bytes);
-        self.arrived(bytes.len());
-        self.process(sink)
-    }
-
-    /// Returns where bytes from the peer are to be put: room for `least` of them or more.
-    pub fn room(&mut self, least: usize) -> &mut [u8] {
-        self.incoming.room(least)
-    }
-
-    /// Notes that `bytes` more are in [`room`](Self::room).
-    pub fn arrived(&mut self, bytes: usize) {
-        self.incoming.arrived(bytes);
-    }
-
-    /// Opens all records that are here whole, and gives their plaintext to `sink`.
-    ///
-    /// # Errors
-    /// The errors of [`receive`](Self::receive).
-    pub fn process(&mut self, sink: &mut dyn FnMut(&[u8])) -> Result<(), TlsError> {
-        self.advance(sink, None, usize::MAX)
-    }
-
-    /// Opens up to `most` of the records that are here whole, and gives their plaintext to `sink`.
-    /// Returns the number of records opened; if it is `most`, others may be here.
-    ///
-    /// # Errors
-    /// The errors of [`receive`](Self::receive).
-    pub fn process_records(
-        &mut self,
-        most: usize,
-        sink: &mut dyn FnMut(&[u8]),
-    ) -> Result<usize, TlsError> {
-        let (records, bytes) = self.incoming.whole_records(most);
-        // Below the limit, the beginning of a record is looked at too: its header may be wrong.
-        let bytes = if records < most { usize::MAX } else { bytes };
-        self.advance(sink, None, bytes)?;
-        Ok(records)
-    }
-
-    /// Tells whether bytes are here that belong to a record whose end is missing.
-    #[must_use]
-    pub fn has_unread(&self) -> bool {
-        self.incoming.len() > 0
-    }
-
-    /// Returns the number of bytes that are here of a record whose end is missing.
-    #[must_use]
-    pub fn part_bytes(&self) -> usize {
-        self.incoming.len()
-    }
-
-    /// Returns the error that has ended the connection, if one has.
-    #[must_use]
-    pub fn failed(&self) -> Option<&TlsError> {
-        self.failed.as_ref()
-    }
-
-    /// Tells whether the peer has announced the end of its stream.
-    #[must_use]
-    pub fn is_ended(&self) -> bool {
-        self.is_ended
-    }
-
-    // Output to the peer.
-
-    /// Seals `plaintext` behind what is in [`outgoing`](Self::outgoing), as records of up to
-    /// 16 KiB. Keys are updated before their limit.
-    ///
-    /// # Errors
-    /// The reason why the connection has ended.
-    pub fn seal(&mut self, plaintext: &[u8]) -> Result<(), TlsError> {
-        debug_assert!(!self.is_handshaking);
-        for record in plaintext.chunks(MAX_RECORD_BYTES) {
-            self.advance(&mut |_| {}, Some(record), 0)?;
-        }
-        Ok(())
-    }
-
-    /// Seals the announcement that nothing follows.
-    ///
-    /// # Errors
-    /// The reason why the connection has ended.
-    pub fn end(&mut self) -> Result<(), TlsError> {
-        self.advance(&mut |_| {}, Some(&[]), 0)
-    }
-
-    /// Returns the sealed bytes that are to be sent.
-    #[must_use]
-    pub fn outgoing(&self) -> &[u8] {
-        self.outgoing.unsent()
-    }
-
-    /// Notes that `bytes` of [`outgoing`](Self::outgoing) were sent.
-    pub fn sent(&mut self, bytes: usize) {
-        self.outgoing.sent(bytes);
-    }
-
-    /// Gives back what buffers are empty.
-    pub fn rest(&mut self) {
-        if self.incoming.len() == 0 {
-            self.incoming = ReceivedBytes::default();
-        }
-        if self.outgoing().is_empty() {
-            self.outgoing = SealedBytes::default();
         }
     }
 
@@ -315,6 +181,93 @@ impl Tls {
                 alert => TlsError::BrokenAtPeer(format!("alert {alert:?}")),
             },
             error => TlsError::Broken(error.to_string()),
+        }
+    }
+}
+
+impl TlsConnection for Tls {
+    fn is_handshaking(&self) -> bool {
+        self.is_handshaking
+    }
+
+    fn authenticated_as(&self) -> Option<AuthenticatedAs> {
+        match self.is_handshaking {
+            true => None,
+            false => self.slot.get().and_then(Result::ok),
+        }
+    }
+
+    // Input from the peer.
+
+    fn receive(&mut self, bytes: &[u8], sink: &mut dyn FnMut(&[u8])) -> Result<(), TlsError> {
+        if self.is_handshaking && self.incoming.len() + bytes.len() > MAX_HANDSHAKE_BYTES {
+            return Err(self.fail(TlsError::Broken("an endless handshake".to_owned())));
+        }
+        self.room(bytes.len())[..bytes.len()].copy_from_slice(bytes);
+        self.arrived(bytes.len());
+        self.advance(sink, None, usize::MAX)
+    }
+
+    fn room(&mut self, least: usize) -> &mut [u8] {
+        self.incoming.room(least)
+    }
+
+    fn arrived(&mut self, bytes: usize) {
+        self.incoming.arrived(bytes);
+    }
+
+    fn process_records(
+        &mut self,
+        most: usize,
+        sink: &mut dyn FnMut(&[u8]),
+    ) -> Result<usize, TlsError> {
+        let (records, bytes) = self.incoming.whole_records(most);
+        // Below the limit, the beginning of a record is looked at too: its header may be wrong.
+        let bytes = if records < most { usize::MAX } else { bytes };
+        self.advance(sink, None, bytes)?;
+        Ok(records)
+    }
+
+    fn part_bytes(&self) -> usize {
+        self.incoming.len()
+    }
+
+    fn failed(&self) -> Option<&TlsError> {
+        self.failed.as_ref()
+    }
+
+    fn is_ended(&self) -> bool {
+        self.is_ended
+    }
+
+    // Output to the peer.
+
+    fn seal(&mut self, plaintext: &[u8]) -> Result<(), TlsError> {
+        debug_assert!(!self.is_handshaking);
+        for record in plaintext.chunks(MAX_RECORD_BYTES) {
+            self.advance(&mut |_| {}, Some(record), 0)?;
+        }
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), TlsError> {
+        self.advance(&mut |_| {}, Some(&[]), 0)
+    }
+
+    fn outgoing(&self) -> &[u8] {
+        self.outgoing.unsent()
+    }
+
+    fn sent(&mut self, bytes: usize) {
+        self.outgoing.sent(bytes);
+    }
+
+    fn rest(&mut self) {
+        if self.incoming.len() == 0 {
+            self.incoming = ReceivedBytes::default();
+        }
+        if self.outgoing().is_empty() {
+            self.outgoing = SealedBytes::default();
         }
     }
 }

@@ -7,9 +7,8 @@ use rustix::io::Errno;
 
 use super::{
     abi::{
-        attribute_mask::AttributeMask,
-        queue_pair_attributes::QueuePairAttributes,
-        queue_pair_state::{IllegalTransition, QueuePairState},
+        attribute_mask::AttributeMask, queue_pair_attributes::QueuePairAttributes,
+        queue_pair_state::QueuePairState,
     },
     queue_pair::endpoint::{LocalPort, RemoteEndpoint},
 };
@@ -39,7 +38,7 @@ pub struct ConnectError {
 #[derive(Debug)]
 pub enum ConnectCause {
     /// The change is illegal on every device; the device was not asked.
-    Illegal(IllegalTransition),
+    Illegal,
     /// The device refused.
     Refused(Errno),
 }
@@ -52,7 +51,7 @@ impl fmt::Display for ConnectError {
             self.queue_pair, self.device, self.from, self.attributes.state
         )?;
         match &self.cause {
-            ConnectCause::Illegal(illegal) => write!(f, "{illegal}")?,
+            ConnectCause::Illegal => f.write_str("it is no legal change of state")?,
             ConnectCause::Refused(errno) => write!(f, "{errno}")?,
         }
         write!(f, "; set were {}", self.mask)?;
@@ -77,7 +76,7 @@ impl fmt::Display for ConnectError {
 impl ConnectError {
     fn next_step(&self) -> &'static str {
         match &self.cause {
-            ConnectCause::Illegal(_) => "this is a mistake of the program",
+            ConnectCause::Illegal => "this is a mistake of the program",
             ConnectCause::Refused(Errno::NODATA) => {
                 "the GID index has moved: addresses changed meanwhile; connect again"
             }

@@ -350,32 +350,6 @@ pub enum VerbsError {
         /// The setting that asks for less.
         setting: &'static str,
     },
-    /// A completion queue whose device ignores an overrun has no room for what a queue pair may
-    /// complete into it.
-    #[error(
-        "RDMA device {device}: a queue pair may have {needed} completions in a completion queue that \
-         ignores an overrun, and {left} places of it are free; make the completion queue larger, or \
-         lower send_requests or receives"
-    )]
-    NoCompletionRoom {
-        /// The device.
-        device: String,
-        /// The places that the queue pair needs in that queue.
-        needed: u32,
-        /// The places that are free.
-        left: u32,
-    },
-    /// The receives of a shared queue may complete into several completion queues, so none that
-    /// ignores an overrun can count them.
-    #[error(
-        "RDMA device {device}: a shared receive queue cannot complete into a completion queue that \
-         ignores an overrun, as its receives are no one queue pair's; use a completion queue that \
-         reports an overrun, or receive queues of the queue pairs' own"
-    )]
-    UncountedCompletions {
-        /// The device.
-        device: String,
-    },
     /// An object of another device, or of this device opened once more, was to be part of a queue
     /// pair.
     #[error(

@@ -1,4 +1,4 @@
-//! RDMA verbs over InfiniBand and RoCE: connections, datagrams, and all else that the manual has.
+//! RDMA verbs over InfiniBand and RoCE: connections, datagrams, reads, atomics and memory windows.
 //!
 //! This is the layer between the verbs and code that moves messages by them. The crate uses the
 //! terms of the verbs, one per file, and enforces the rules that a type can express:
@@ -7,8 +7,8 @@
 //!   ([`device`]);
 //! - posting and polling take `&mut`, so two threads cannot interleave;
 //! - memory that a device may still touch is not given back ([`memory::region`]);
-//! - a change of a queue pair's state that no device would take is refused, with the attributes
-//!   that are missing ([`abi::queue_pair_state`]);
+//! - a queue pair's state is changed with the attributes that its kind takes, and to no state that it
+//!   cannot have ([`QueuePairKind::attributes_of`]);
 //! - values from a device, a later kernel or a peer are enumerations with an `Unknown`, and
 //!   failures are reported as a diagnosis ([`error`]).
 //!
@@ -41,7 +41,7 @@
 //!
 //! # Kinds of queue pairs
 //!
-//! Each kind is a type, which has the operations of that kind alone. All but RC stand behind the feature
+//! Each kind is a [`QueuePair`] of a type of its own, which has the operations of that kind alone. All but RC stand behind the feature
 //! `all`, and so do atomics and memory that is not the program's (a dma-buf, or memory of the device):
 //!
 //! | kind | type | sends | a message without a receive |
@@ -103,7 +103,6 @@ mod connect_error;
 pub mod device;
 pub mod discovery;
 pub mod error;
-mod library_names;
 mod locked_memory;
 pub mod memory;
 mod probe;
@@ -126,14 +125,12 @@ pub use self::{
             MulticastGroup, QKey,
         },
         datagram_buffer::{DatagramBuffer, DatagramEntry, DatagramSource},
-        kind::{self, BatchOf, QueuePairOf},
         unreliable::{UnreliableBatch, UnreliableQueuePair},
         xrc::{
             XrcBatch, XrcDomain, XrcOpening, XrcReceiveQueue, XrcReceiveQueuePair, XrcSendQueuePair,
         },
     },
 };
-pub use abi::completion_fields::CompletionFields;
 pub use abi::completion_polling::CompletionPolling;
 pub use abi::completion_status::{CompletionStatus, Fault};
 pub use abi::event_element::EventElement;
@@ -147,11 +144,9 @@ pub use abi::queue_pair_kind::QueuePairKind;
 pub use abi::remote_address::{RemoteAddress, RemoteKey};
 pub use abi::work_id::{Operation, WorkId};
 pub use abi::{
-    queue_pair_attributes::{AddressVector, GlobalRoute, MigrationState},
+    queue_pair_attributes::{AddressVector, GlobalRoute},
     queue_pair_state::QueuePairState,
 };
-pub use completion::channel::{CompletionChannel, SharedChannel};
-pub use completion::details::CompletionDetails;
 pub use completion::queue::CompletionQueue;
 pub use completion::wait::CompletionWait;
 pub use completion::work_completion::{
@@ -166,7 +161,6 @@ pub use error::VerbsError;
 pub use ibex_base::fork;
 pub use locked_memory::LockedMemory;
 pub use memory::anonymous::AnonymousMemory;
-pub use memory::on_demand::Prefetch;
 pub use memory::protection_domain::ProtectionDomain;
 pub use memory::{
     region::{DeviceMemory, MemoryRegion, RegionAccess},
@@ -185,7 +179,7 @@ pub use queue_pair::read::{ReadLimits, ReadRequest};
 pub use queue_pair::receive_queue::{PostError, RECEIVE_BATCH, ReceiveBatch, ReceiveQueue};
 pub use queue_pair::teardown::{DEFAULT_DRAIN_TIMEOUT, Teardown, Verdict};
 pub use queue_pair::work_request::{PushError, ReceiveRequest, SendRequest};
-pub use queue_pair::{QueuePair, QueuePairBuilder, SendBatch};
+pub use queue_pair::{QueuePair, QueuePairBuilder, SendBatch, kind};
 pub use queue_pair::{
     connection::ConnectionSettings,
     endpoint::{FirstSequence, LocalPort, RemoteEndpoint},

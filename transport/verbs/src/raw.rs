@@ -55,12 +55,22 @@ pointers! {
     OnDeviceMemory: ibv_dm, "device memory", |it| it.context(), it.handle().as_ptr();
     CompletionQueue: ibv_cq, "completion queue, also of an extended one",
         |it| &it.inner().context, it.inner().handle.as_ptr();
-    QueuePair: ibv_qp, "queue pair", |it| it.context(), it.handle().as_ptr();
     AddressHandle: ibv_ah, "address handle",
         |it| &it.inner().domain.context, it.inner().handle.as_ptr();
     XrcDomain: ibv_xrcd, "domain of extended connections",
         |it| it.inner().context(), it.inner().handle.as_ptr();
     XrcReceiveQueuePair: ibv_qp, "queue pair", |it| it.context(), it.handle().as_ptr();
+}
+
+impl<K> QueuePair<K> {
+    /// Returns the library's queue pair.
+    ///
+    /// # Safety
+    /// The rules of [`raw`](crate::raw).
+    #[must_use]
+    pub unsafe fn as_ptr(&self) -> Option<NonNull<ibv_qp>> {
+        library_pointer(self.context(), self.handle().as_ptr())
+    }
 }
 
 impl CompletionQueue {
@@ -70,7 +80,7 @@ impl CompletionQueue {
     /// The rules of [`raw`](crate::raw).
     #[must_use]
     pub unsafe fn as_extended_ptr(&self) -> Option<NonNull<ibv_cq_ex>> {
-        match self.is_extended() {
+        match self.inner().is_extended() {
             true => library_pointer(&self.inner().context, self.inner().handle.as_ptr()),
             false => None,
         }

@@ -163,8 +163,7 @@ fn devinfo_has_the_lines_of_ibv_devinfo() {
     let fake = fake();
     fake.change("fake0", |device| {
         device.attributes.capabilities = 1 << 17 | 1 << 30;
-        device.attributes.extended.on_demand.general = 1;
-        device.attributes.extended.on_demand.reliable_connections = 1 << 3;
+        device.attributes.on_demand_paging = true;
     });
     let provider = fake.provider();
     let entry = provider.devices().unwrap().remove(0);
@@ -178,7 +177,6 @@ fn devinfo_has_the_lines_of_ibv_devinfo() {
         "MEM_WINDOW",
         "Unknown flags: 0x40000000",
         "ODP_SUPPORT",
-        "SUPPORT_READ",
         "atomic_cap: ATOMIC_HCA (1)",
         "core clock not supported",
         "state: PORT_ACTIVE (4)",

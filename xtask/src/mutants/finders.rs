@@ -176,12 +176,6 @@ pub(super) const FINDERS: &[Finder] = &[
     Finder {
         package: "ibex-verbs",
         tool: Tool::Fake,
-        test: "tests::overrun::create_cq_ex_ignore_overrun_gives_out_its_room_and_takes_it_back",
-        mutants: &["room_not_counted"],
-    },
-    Finder {
-        package: "ibex-verbs",
-        tool: Tool::Fake,
         test: "tests::datagrams::post_recv_ud_has_the_route_in_front_of_the_payload",
         mutants: &["route_taken_for_payload"],
     },

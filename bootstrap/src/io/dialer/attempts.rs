@@ -7,23 +7,15 @@ use std::time::{Duration, Instant};
 use ibex_base::Address;
 use rustix::io::Errno;
 
-use super::super::attempt::{AttemptProgress, ConnectionAttempt};
+use super::super::attempt::{Attempt, AttemptStage};
 use super::super::connect::{LOCAL_PORT, NoConnection};
 use super::super::dial::Missed;
+use super::super::pending::{HandshakeProgress, PendingHandshake};
 use super::super::reserve::{self, Reserve};
 use super::{Aim, DialOutcome, Dialer, Timed};
 use crate::error::{HandshakeError, ResumeError};
 use crate::party::Party;
 use crate::resumption::ResumeTicket;
-
-/// An attempt, and whom it is made for.
-pub(super) struct RunningAttempt {
-    pub(super) attempt: ConnectionAttempt,
-    began: Instant,
-    /// The order that the attempt is made for; `None` once it is over.
-    pub(super) order: Option<u64>,
-    pub(super) timer: Option<Instant>,
-}
 
 impl<T: Send + 'static> Dialer<T> {
     pub(super) fn start(
@@ -46,16 +38,11 @@ impl<T: Send + 'static> Dialer<T> {
         let key = self.next_key;
         self.next_key += 1;
         let local = order.local.clone();
-        match ConnectionAttempt::begin(address, local, ticket, deadline, self.epoll.watch(key)) {
+        let wanted = (id, address, local);
+        match Attempt::begin(wanted, ticket, (now, deadline), self.epoll.watch(key)) {
             Ok(attempt) => {
                 order.attempts.push(key);
-                let entry = RunningAttempt {
-                    attempt,
-                    began: now,
-                    order: Some(id),
-                    timer: None,
-                };
-                self.attempts.insert(key, entry);
+                self.attempts.insert(key, attempt);
                 // A connection within this host is often made already.
                 self.advance(key, now);
             }
@@ -87,21 +74,21 @@ impl<T: Send + 'static> Dialer<T> {
 
     /// Gives up the oldest attempt that has had time for an answer, to be made again.
     fn displace(&mut self, now: Instant) {
-        let is_waiting = |entry: &RunningAttempt| {
-            let waited = now.saturating_duration_since(entry.began);
-            waited > PRESENT && entry.order.is_some() && !entry.attempt.has_answer()
+        let is_waiting = |attempt: &Attempt| {
+            let waited = now.saturating_duration_since(attempt.began);
+            waited > PRESENT && attempt.order.is_some() && !attempt.has_answer()
         };
-        let mut entries = self.attempts.iter();
-        let Some((&key, _)) = entries.find(|(_, entry)| is_waiting(entry)) else {
+        let mut attempts = self.attempts.iter();
+        let Some((&key, _)) = attempts.find(|(_, attempt)| is_waiting(attempt)) else {
             return;
         };
-        let Some(entry) = self.remove_attempt(key) else {
+        let Some(attempt) = self.remove_attempt(key) else {
             return;
         };
-        let address = entry.attempt.address();
-        let waited = now.saturating_duration_since(entry.began);
-        entry.attempt.give_up(self.epoll.watch(key));
-        if let Some(id) = entry.order {
+        let (address, order) = (attempt.address, attempt.order);
+        let waited = now.saturating_duration_since(attempt.began);
+        attempt.give_up(self.epoll.watch(key));
+        if let Some(id) = order {
             let why = format!(
                 "no answer came within {waited:?}, and other attempts needed the descriptor"
             );
@@ -112,51 +99,64 @@ impl<T: Send + 'static> Dialer<T> {
     }
 
     pub(super) fn advance(&mut self, key: u64, now: Instant) {
-        let Some(entry) = self.attempts.get_mut(&key) else {
+        let Some(attempt) = self.attempts.get_mut(&key) else {
             return;
         };
         let watch = self.epoll.watch(key);
-        match entry.attempt.advance(now, watch) {
-            AttemptProgress::Waiting => {
-                if let (device_jobs, Some(devices)) = entry.attempt.take_device_jobs() {
-                    for job in device_jobs {
+        match attempt.advance(now, watch) {
+            Ok(HandshakeProgress::Waiting) => {
+                let wanted = attempt.handshake().map(PendingHandshake::take_device_jobs);
+                if let (Some(wanted), Some(devices)) = (wanted, attempt.local.usable_devices()) {
+                    for job in wanted {
                         self.device_jobs.begin(key, devices, job);
                     }
                 }
                 self.set_attempt_timer(key);
             }
-            AttemptProgress::Established(established) => {
-                let order = self.remove_attempt(key).and_then(|entry| entry.order);
-                match order {
-                    Some(id) => self.end(id, DialOutcome::Dialed(Ok(established))),
-                    None => self.unwanted.push_back(*established),
-                }
-            }
-            AttemptProgress::Resumed(resumed) => {
-                let order = self.remove_attempt(key).and_then(|entry| entry.order);
-                if let Some(id) = order {
-                    self.end(id, DialOutcome::Resumed(Ok(resumed)));
-                }
-            }
-            AttemptProgress::Missed(missed) => {
-                let (address, order) = (entry.attempt.address(), entry.order.take());
-                match entry.attempt.begin_farewell(now, watch) {
-                    true => self.set_attempt_timer(key),
-                    false => {
-                        if let Some(entry) = self.remove_attempt(key) {
-                            entry.attempt.unwatch(self.epoll.watch(key));
-                        }
+            Ok(HandshakeProgress::Agreed(agreement)) => {
+                if let Some((talk, order)) = self.take_handshake(key) {
+                    let established = talk.finish(*agreement, self.epoll.watch(key));
+                    match order {
+                        Some(id) => self.end(id, DialOutcome::Dialed(Ok(Box::new(established)))),
+                        None => self.unwanted.push_back(established),
                     }
+                }
+            }
+            Ok(HandshakeProgress::Resumed(session)) => {
+                if let Some((talk, order)) = self.take_handshake(key) {
+                    let resumed = talk.resume(session, self.epoll.watch(key));
+                    if let Some(id) = order {
+                        self.end(id, DialOutcome::Resumed(Ok(Box::new(resumed))));
+                    }
+                }
+            }
+            Ok(HandshakeProgress::Failed(_) | HandshakeProgress::Gone) => self.unwatch(key),
+            Err(missed) => {
+                let (address, order) = (attempt.address, attempt.order.take());
+                let talk = attempt.handshake();
+                match talk.is_some_and(|talk| talk.begin_farewell(now, watch)) {
+                    true => self.set_attempt_timer(key),
+                    false => self.unwatch(key),
                 }
                 if let Some(id) = order {
                     self.note_missed(id, key, address, missed, now);
                 }
             }
-            AttemptProgress::Gone => {
-                if let Some(entry) = self.remove_attempt(key) {
-                    entry.attempt.unwatch(self.epoll.watch(key));
-                }
-            }
+        }
+    }
+
+    fn unwatch(&mut self, key: u64) {
+        if let Some(mut attempt) = self.remove_attempt(key) {
+            attempt.unwatch(self.epoll.watch(key));
+        }
+    }
+
+    /// Takes a handshake that has succeeded, with its order.
+    fn take_handshake(&mut self, key: u64) -> Option<(Box<PendingHandshake>, Option<u64>)> {
+        let attempt = self.remove_attempt(key)?;
+        match attempt.stage {
+            AttemptStage::Talking(talk) => Some((talk, attempt.order)),
+            _ => None,
         }
     }
 
@@ -194,12 +194,12 @@ impl<T: Send + 'static> Dialer<T> {
         }
     }
 
-    pub(super) fn remove_attempt(&mut self, key: u64) -> Option<RunningAttempt> {
-        let entry = self.attempts.remove(&key)?;
-        if let Some(at) = entry.timer {
+    pub(super) fn remove_attempt(&mut self, key: u64) -> Option<Attempt> {
+        let attempt = self.attempts.remove(&key)?;
+        if let Some(at) = attempt.timer {
             self.timers.remove(&(at, Timed::Attempt(key)));
         }
-        Some(entry)
+        Some(attempt)
     }
 }
 

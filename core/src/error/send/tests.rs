@@ -3,10 +3,10 @@
 use std::mem::size_of;
 
 use ibex_protocol::format::control::Role;
-use ibex_transport::channel::ChannelFailure;
+use ibex_transport::channel::{ChannelFailure, InTheWay};
 
 use super::*;
-use crate::PeerId;
+use crate::{Counts, PeerId};
 
 #[test]
 fn the_result_of_a_send_is_small() {
@@ -38,7 +38,7 @@ fn a_group_names_the_member_that_is_in_the_way() {
         channel: "wal".into(),
         peer: peer.to_string(),
         end: Role::Sender,
-        tag: 0,
+        label: None,
         counts: Counts::default(),
         suspended: None,
         reason: FailureReason::Nested,

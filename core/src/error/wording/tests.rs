@@ -8,12 +8,30 @@ use ibex_transport::channel::ChannelError;
 use super::*;
 use crate::{Counts, error::ChannelFault};
 
-const OTHERS: [Interface; 4] = [
-    Interface::Caller,
-    Interface::Service,
-    Interface::Stream,
-    Interface::Listener,
-];
+/// The label of an end that is no sender or receiver of messages.
+static OTHER: EndLabel = EndLabel {
+    holder: "a pipe",
+    subject: |name, peer| format!("pipe \"{name}\" with {peer}"),
+    if_taken: "close that one first",
+    until_taken: "reads",
+    attempt: "write",
+    not_opened: [
+        "the peer did not open it",
+        "the peer writes it as well: one of the two has to read it",
+        "see that the program there opens it",
+    ],
+    mismatch: |here, there| format!("here {here}, there {there}; choose another name"),
+    message: Some(["piece", "this node", "that node"]),
+    dropped: "the peer reads no more",
+    advice: |_| {
+        [
+            "to go on, make a new node",
+            "the session goes on: open another pipe",
+            "connect again",
+        ]
+    },
+    ..EndLabel::COMMON
+};
 
 /// Terms that apply to message channels only.
 const OF_CHANNELS: [&str; 8] = [
@@ -27,12 +45,8 @@ const OF_CHANNELS: [&str; 8] = [
     "channel \"",
 ];
 
-/// Returns what an error of this interface says of a failure.
-fn told(interface: Interface, end: Role, reason: FailureReason) -> String {
-    let name = match interface {
-        Interface::Stream => "quotes/5/there",
-        _ => "quotes",
-    };
+/// Returns what an error of an end with this label says of a failure.
+fn told(label: Option<&'static EndLabel>, end: Role, reason: FailureReason) -> String {
     let counts = Counts {
         sent: if end == Role::Sender { 9 } else { 0 },
         received: 7,
@@ -40,10 +54,10 @@ fn told(interface: Interface, end: Role, reason: FailureReason) -> String {
         acknowledged: 4,
     };
     let failure = ChannelFailure {
-        channel: name.into(),
+        channel: "quotes".into(),
         peer: "10.0.0.2:7000".to_owned(),
         end,
-        tag: interface.tag(),
+        label,
         counts,
         suspended: None,
         reason,
@@ -61,8 +75,8 @@ fn check(text: &str, advice: &str) {
     }
 }
 
-fn ended(interface: Interface, end: Role, cause: EndCause) -> String {
-    told(interface, end, FailureReason::Broken(cause))
+fn ended(label: Option<&'static EndLabel>, end: Role, cause: EndCause) -> String {
+    told(label, end, FailureReason::Broken(cause))
 }
 
 fn lost(why: &str) -> EndCause {
@@ -73,7 +87,7 @@ fn lost(why: &str) -> EndCause {
 }
 
 #[test]
-fn every_end_of_every_interface_is_told_without_the_words_of_channels() {
+fn every_end_with_a_label_is_told_without_the_words_of_channels() {
     let reasons = CloseReason::ALL;
     let text = || "as the test says".to_owned();
     let mut causes = reasons.map(EndCause::PeerClosed).to_vec();
@@ -97,27 +111,14 @@ fn every_end_of_every_interface_is_told_without_the_words_of_channels() {
         .iter()
         .flat_map(|cause| [(cause, Role::Sender), (cause, Role::Receiver)])
     {
-        for interface in OTHERS {
-            let advice = match cause {
-                EndCause::NodeClosed => "make a new node",
-                EndCause::RuntimeEnded => "in a runtime that lives longer",
-                cause if cause.spares_session() => "the session goes on",
-                _ => "again",
-            };
-            check(&ended(interface, end, cause.clone()), advice);
-        }
+        let advice = match cause {
+            EndCause::NodeClosed => "make a new node",
+            EndCause::RuntimeEnded => "in a runtime that lives longer",
+            cause if cause.spares_session() => "the session goes on",
+            _ => "again",
+        };
+        check(&ended(Some(&OTHER), end, cause.clone()), advice);
     }
-}
-
-#[test]
-fn a_stream_that_breaks_off_says_which_and_how_to_go_on() {
-    let dropped = EndCause::PeerClosed(CloseReason::Dropped);
-    assert_eq!(
-        ended(Interface::Stream, Role::Sender, dropped),
-        "byte stream \"quotes/5\" with 10.0.0.2:7000 has ended: the peer reads no more; the \
-         session goes on: ask the peer how much it has read, and connect another stream for \
-         the rest"
-    );
 }
 
 #[test]
@@ -137,49 +138,47 @@ fn failed_opens_and_messages_are_told_without_the_words_of_channels() {
         max_unreleased_bytes: 1 << 20,
         is_traced: false,
     };
-    for interface in OTHERS {
-        let told = |reason| told(interface, Role::Sender, reason);
-        let time = Duration::from_secs(10);
-        for (is_same_there, other_names, advice) in [
-            (false, vec![], "see that the program there"),
-            (true, vec![], "one of the two has to"),
-            (false, vec!["quota".to_owned()], "it has opened \"quota\""),
-        ] {
-            let reason = FailureReason::NotOpened {
-                is_same_there,
-                other_names,
-                waited: time,
-                open_timeout: time,
-            };
-            check(&told(reason), advice);
-        }
-        let (ours, theirs) = (spec(), spec());
-        check(&told(FailureReason::Mismatch { ours, theirs }), "name");
-        for here_to_there in [Ordering::Less, Ordering::Equal, Ordering::Greater] {
-            let reason = FailureReason::TooLong {
-                length: Some(1001),
-                limit: 1000,
-                here_to_there,
-            };
-            check(&told(reason), "raise");
-        }
-        let reason = FailureReason::NoRoom {
-            full: None,
-            released_meanwhile: 0,
-            stalled_for: Some(Duration::from_secs(3)),
+    let told = |reason| told(Some(&OTHER), Role::Sender, reason);
+    let time = Duration::from_secs(10);
+    for (is_same_there, other_names, advice) in [
+        (false, vec![], "see that the program there"),
+        (true, vec![], "one of the two has to"),
+        (false, vec!["quota".to_owned()], "it has opened \"quota\""),
+    ] {
+        let reason = FailureReason::NotOpened {
+            is_same_there,
+            other_names,
+            waited: time,
+            open_timeout: time,
         };
-        let text = told(reason);
-        check(&text, "taken for 3s; ");
-        check(&text, "see that the process there runs");
-        for (lacks_room, advice) in [(false, "a later read goes on"), (true, "memory_limit")] {
-            check(&told(FailureReason::NoMessage { lacks_room }), advice);
-        }
+        check(&told(reason), advice);
+    }
+    let (ours, theirs) = (spec(), spec());
+    check(&told(FailureReason::Mismatch { ours, theirs }), "name");
+    for here_to_there in [Ordering::Less, Ordering::Equal, Ordering::Greater] {
+        let reason = FailureReason::TooLong {
+            length: Some(1001),
+            limit: 1000,
+            here_to_there,
+        };
+        check(&told(reason), "raise");
+    }
+    let reason = FailureReason::NoRoom {
+        full: None,
+        released_meanwhile: 0,
+        stalled_for: Some(Duration::from_secs(3)),
+    };
+    let text = told(reason);
+    check(&text, "taken for 3s; ");
+    check(&text, "see that the process there runs");
+    for (lacks_room, advice) in [(false, "a later read goes on"), (true, "memory_limit")] {
+        check(&told(FailureReason::NoMessage { lacks_room }), advice);
     }
 }
 
 #[test]
 fn each_ends_error_of_a_lost_session_has_its_counts_and_a_next_step() {
-    let gone = |end| ended(Interface::Channel, end, lost("connection reset"));
+    let gone = |end| ended(None, end, lost("connection reset"));
     assert_eq!(
         gone(Role::Sender),
         "channel \"quotes\" with 10.0.0.2:7000 has ended: the connection to the peer was lost: \
@@ -203,7 +202,7 @@ fn nobody_is_told_to_connect_again_while_the_session_lives() {
     ]);
     for cause in causes {
         for end in [Role::Sender, Role::Receiver] {
-            let text = ended(Interface::Channel, end, cause.clone());
+            let text = ended(None, end, cause.clone());
             assert!(!text.contains("connect"), "{text}");
         }
     }
@@ -212,7 +211,7 @@ fn nobody_is_told_to_connect_again_while_the_session_lives() {
 #[test]
 fn a_program_that_closed_its_own_node_is_told_to_make_another() {
     for end in [Role::Sender, Role::Receiver] {
-        let text = ended(Interface::Channel, end, EndCause::NodeClosed);
+        let text = ended(None, end, EndCause::NodeClosed);
         assert!(text.contains("to go on, make a new node"), "{text}");
     }
 }
@@ -234,7 +233,7 @@ fn no_receiver_is_told_to_send() {
         EndCause::Memory("no memory".to_owned()),
     ];
     for cause in causes {
-        let text = ended(Interface::Channel, Role::Receiver, cause);
+        let text = ended(None, Role::Receiver, cause);
         assert!(!text.contains("and send"), "{text}");
         assert!(!text.contains(" sent,"), "{text}");
     }

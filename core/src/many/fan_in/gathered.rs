@@ -26,6 +26,7 @@ use crate::{
 /// The receiving ends of one channel name with all peers of a node, present and future. `O` opens
 /// the messages that they receive.
 pub struct Gathered<O: Opener> {
+    opener: O,
     template: ChannelTemplate,
     /// Defaults for other channels with the peers.
     defaults: ChannelDefaults,
@@ -57,8 +58,9 @@ pub struct NothingCame;
 
 impl<O: Opener> Gathered<O> {
     /// Opens the receiving end with every present and future peer.
-    pub fn open(node: &Node, template: ChannelTemplate) -> Result<Self, SettingError> {
+    pub fn open(node: &Node, template: ChannelTemplate, opener: O) -> Result<Self, SettingError> {
         Ok(Self {
+            opener,
             template: template.check()?,
             defaults: node.channel_defaults(),
             gathering: Gathering::of(node.runtime()),
@@ -278,8 +280,7 @@ impl<O: Opener> Gathered<O> {
     fn join(&mut self, session: Arc<SessionShared>) {
         let peer = PeerAt::of(session.peer());
         let channel = self.template.over(&session);
-        let offer = O::offer();
-        let handle = match channel.open_receiver(offer) {
+        let handle = match channel.open_receiver(self.opener.offer()) {
             Ok(handle) => handle,
             // The session came and went without a message, so no peer has joined.
             Err(error) if error.is_end() => return,
@@ -291,7 +292,8 @@ impl<O: Opener> Gathered<O> {
         let free = self.members.iter().position(Option::is_none);
         let number = free.unwrap_or(self.members.len());
         let waker = self.gathering.waker(number);
-        let member = FanInMember::new(peer, handle, O::keep(channel, &waker), waker);
+        let kept = self.opener.keep(&channel, &waker);
+        let member = FanInMember::new(peer, handle, kept, waker);
         match free {
             Some(free) => self.members[free] = Some(member),
             None => self.members.push(Some(member)),

@@ -1,15 +1,16 @@
 //! Fan-ins: one receiver for a channel name of all peers, as for a server's requests.
 
-use std::{fmt, time::Duration};
+use std::{fmt, marker::PhantomData, time::Duration};
 
 use ibex_codec::Codec;
+use ibex_transport::channel::ChannelError;
 
 pub use self::event::FanInEvent;
 pub(crate) use self::gathered::NothingCame;
 use self::opener::OfType;
 pub use self::{gathered::Gathered, opener::Opener};
 use crate::{
-    ChannelBuilder, Counts, Message, Node, OpenError, Peer, PeerAt, RecvError, RecvErrorKind,
+    ChannelBuilder, Counts, Message, Node, OpenError, Peer, PeerAt, RecvError,
     handles::message::DefaultCodec,
 };
 
@@ -89,7 +90,7 @@ impl<C> ChannelBuilder<C, &Node> {
     where
         C: Codec<T>,
     {
-        let gathered = Gathered::open(self.at, self.template)?;
+        let gathered = Gathered::open(self.at, self.template, OfType(PhantomData))?;
         Ok(FanIn { gathered })
     }
 }
@@ -118,9 +119,9 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
         &mut self,
         timeout: Duration,
     ) -> Result<Option<FanInEvent<Message<T, C>>>, RecvError> {
-        self.gathered.next_timeout(timeout).map_err(|NothingCame| {
-            RecvError::of_nobody(RecvErrorKind::Timeout, self.gathered.suspended())
-        })
+        self.gathered
+            .next_timeout(timeout)
+            .map_err(|NothingCame| RecvError::of_nobody(self.gathered.suspended()))
     }
 
     /// Returns the next event if there is one now. Under [`Driver::Caller`](crate::Driver::Caller)
@@ -133,7 +134,7 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
     pub fn try_next(&mut self) -> Result<Option<FanInEvent<Message<T, C>>>, RecvError> {
         self.gathered
             .try_next()
-            .map_err(|NothingCame| RecvError::of_nobody(RecvErrorKind::Empty, Vec::new()))
+            .map_err(|NothingCame| ChannelError::WouldBlock.into())
     }
 
     /// Returns the peers that have joined and are not gone, with the counters of their channels. A

@@ -12,7 +12,7 @@ use crate::{
     peer::channel_builder::{MessageVersions, message_version},
 };
 
-/// What the ends of a fan-in carry: messages of a type, or the frames of calls.
+/// What the ends of a fan-in carry: messages of a type, or the frames of a crate above.
 pub trait Opener {
     /// A message as it is received.
     type Message;
@@ -20,11 +20,11 @@ pub trait Opener {
     type Kept: Send + Sync;
 
     /// Returns the message types that an end offers its peer.
-    fn offer() -> Result<MessageVersions, OpenFailure>;
+    fn offer(&self) -> Result<MessageVersions, OpenFailure>;
 
     /// Makes the state of the peer that `channel` is with, before its first message. `waker` has the
     /// peer looked at again.
-    fn keep(channel: ChannelBuilder, waker: &Waker) -> Self::Kept;
+    fn keep(&self, channel: &ChannelBuilder, waker: &Waker) -> Self::Kept;
 
     /// Returns whether nothing is taken in from the peer for now. Its waker is called when that is
     /// over.
@@ -49,17 +49,17 @@ pub trait Opener {
 }
 
 /// Messages of type `T` by codec `C`.
-pub(crate) struct OfType<T: ?Sized, C>(PhantomData<fn(&T) -> C>);
+pub(crate) struct OfType<T: ?Sized, C>(pub(super) PhantomData<fn(&T) -> C>);
 
 impl<T: ?Sized, C: Codec<T>> Opener for OfType<T, C> {
     type Message = Message<T, C>;
     type Kept = ();
 
-    fn offer() -> Result<MessageVersions, OpenFailure> {
+    fn offer(&self) -> Result<MessageVersions, OpenFailure> {
         message_version::<T, C>().map(MessageVersions::of_one)
     }
 
-    fn keep(_: ChannelBuilder, _: &Waker) {}
+    fn keep(&self, _: &ChannelBuilder, _: &Waker) {}
 
     #[inline(always)]
     fn open(

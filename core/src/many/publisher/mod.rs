@@ -197,7 +197,7 @@ impl<C> ChannelBuilder<C, &Node> {
     {
         self.at.check_fork()?;
         let template = self.template.check()?;
-        let refuse = |reason| OpenError::of_publisher(template.name(), reason);
+        let refuse = |reason| OpenError::of_publisher(template.name(), &reason);
         template.check_name().map_err(refuse)?;
         let version = message_version::<T, C>().map_err(refuse)?;
         let runtime = self.at.runtime();

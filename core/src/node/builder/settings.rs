@@ -14,7 +14,6 @@ use crate::{
     Fabric, PeerId, ToAddress, TraceContext,
     accept_placement::AcceptPlacement,
     address,
-    inspect::SocketPlace,
     setting::{settings, within},
 };
 
@@ -257,23 +256,6 @@ settings! {
     /// # }
     /// ```
     pub fn histograms(keeps: bool);
-
-    /// Lets `ibex top` and other programs of this user inspect the running node, over a Unix socket
-    /// in a folder of the user that nobody else may enter.
-    #[default("nobody can")]
-    ///
-    /// The socket is `$XDG_RUNTIME_DIR/ibex/PID-NAME.sock`, or in the next of
-    /// [these folders](crate::inspect::folders) that can be had; [`Node::inspect_path`] returns it.
-    /// NAME is that of the node, if it has one. If there can be no socket, the node begins all the
-    /// same, and the log has a warning. [`ibex::inspect`](crate::inspect) says what is answered
-    /// there, and to whom.
-    ///
-    /// The node has a thread for it, under each driver, which sleeps while nobody is connected. An
-    /// answer holds each engine's lock for some 100 ns for each channel.
-    pub fn inspect(mut self) -> Self {
-        self.settings.inspect = Some(SocketPlace::Default);
-        self
-    }
 }
 
 settings! {
@@ -478,31 +460,4 @@ settings! {
     /// A higher limit lets more or longer messages wait here for a slow program; a lower limit
     /// keeps them at their senders.
     pub fn memory_limit(bytes: u64 as Option<u64>);
-}
-
-/// Writes the setters of the defaults of a node's channels.
-macro_rules! defaults_of_channels {
-    ($($name:ident($argument:ident: $type:ty);)+) => {
-        impl NodeBuilder {
-            $(
-                #[doc = concat!(
-                    "Sets the default of [`", stringify!($name), "`](crate::ChannelBuilder::",
-                    stringify!($name), ") for the channels of this node."
-                )]
-                pub fn $name(mut self, $argument: $type) -> Self {
-                    let checked = self.settings.channel.$name($argument);
-                    self.note(checked);
-                    self
-                }
-            )+
-        }
-    };
-}
-
-defaults_of_channels! {
-    window_messages(messages: u64);
-    window_bytes(bytes: u64);
-    max_message_bytes(bytes: u64);
-    max_unreleased_bytes(bytes: u64);
-    open_timeout(timeout: Duration);
 }

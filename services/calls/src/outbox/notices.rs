@@ -16,7 +16,7 @@ use ibex_core::{
     },
 };
 
-use super::{Outbox, OutgoingFrame, SendAttempt, Unsent, close, poll_send_frame};
+use super::{Outbox, OutgoingFrame, Unsent, close, send_bytes, send_frame};
 use crate::{
     frame::{BytesContent, Content, SliceContent, encode_frame, frame_size},
     header::{Header, Kind},
@@ -29,8 +29,8 @@ pub(super) struct Notices {
     queue: VecDeque<Notice>,
     /// The time since which the peer has made no room for any of these.
     since: Option<Instant>,
-    /// The time of the next look at `since`, if one is arranged.
-    look_at: Option<Instant>,
+    /// The time of the next check of `since`, if one is arranged.
+    check_at: Option<Instant>,
     /// Somebody waits until no notice waits.
     is_awaited: bool,
 }
@@ -50,11 +50,11 @@ enum NoticeContent {
     Slice(RegionSlice),
 }
 
-/// The result of a look at a peer that makes no room.
+/// The result of a check of a peer that makes no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoRoom {
-    /// The next look is due then.
-    LookAt(Instant),
+    /// The next check is due then.
+    CheckAt(Instant),
     /// The peer has made none for longer than the limit.
     TooLong,
 }
@@ -85,20 +85,18 @@ impl Outbox {
         patience: Duration,
     ) -> Result<(), Unsent> {
         let mut frame = OutgoingFrame { header, content };
-        match self.attempt(&mut frame) {
-            SendAttempt::Done(done) => done,
-            SendAttempt::Full | SendAttempt::NotOpen => {
-                if !patience.is_zero() && !self.has_notices() {
-                    match self.wait(&mut frame, Instant::now().checked_add(patience)) {
-                        Err(Unsent::Late) => {}
-                        done => return done,
-                    }
-                }
-                let header = (frame.header)().ok_or(Unsent::InVain)?;
-                self.queue(Notice::of(header, content, most));
-                Ok(())
-            }
+        if let Some(done) = self.attempt(&frame, None).done() {
+            return done;
         }
+        if !patience.is_zero()
+            && !self.has_notices()
+            && let Poll::Ready(done) = self.wait(&mut frame, Instant::now().checked_add(patience))
+        {
+            return done;
+        }
+        let header = (frame.header)().ok_or(Unsent::InVain)?;
+        self.queue(Notice::of(header, content, most));
+        Ok(())
     }
 
     #[cold]
@@ -123,7 +121,7 @@ impl Outbox {
     /// Returns whether notices wait for room, or for the thread that is sending.
     #[inline]
     pub(crate) fn has_notices(&self) -> bool {
-        // SAID, pairs with `flush_notices`: a drain that finds no notice here finds them among the
+        // SENT, pairs with `flush_notices`: a drain that finds no notice here finds them among the
         // messages that were sent.
         !self.is_closed.load(Ordering::Relaxed) && self.has_notices.load(Ordering::Acquire)
     }
@@ -140,22 +138,25 @@ impl Outbox {
                 if next.is_none() {
                     notices.since = None;
                 }
-                // SAID, pairs with `has_notices`: the last notice was sent before.
+                // SENT, pairs with `has_notices`: the last notice was sent before.
                 self.has_notices.store(next.is_some(), Ordering::Release);
                 next
             };
-            // OWED, pairs with `wake_if_owed`.
-            let owes_wake = || self.owes_wake.store(true, Ordering::Release);
+            // DUE, pairs with `wake_if_due`.
+            let wake_is_due = || self.wake_is_due.store(true, Ordering::Release);
             let Some(notice) = next else {
-                owes_wake();
+                wake_is_due();
                 return self.session.node().wake_drain();
             };
-            match notice.poll_send(handle, &self.waker) {
-                Poll::Ready(Ok(_)) => {
+            match notice.send(handle, &self.waker) {
+                Ok(_) => {
                     self.notices().since = Some(Instant::now());
-                    owes_wake();
+                    wake_is_due();
                 }
-                Poll::Ready(Err(error)) => {
+                Err(ChannelError::WouldBlock) => {
+                    return self.notices().queue.push_front(notice);
+                }
+                Err(error) => {
                     let mut notices = self.notices();
                     match error.spares_channel() {
                         true => notices.queue.extend(notice.in_place_of(error)),
@@ -163,7 +164,6 @@ impl Outbox {
                         false => notices.queue.clear(),
                     }
                 }
-                Poll::Pending => return self.notices().queue.push_front(notice),
             }
         }
     }
@@ -226,20 +226,20 @@ impl Outbox {
         }
     }
 
-    /// Returns when to look whether the peer makes room, unless that is arranged or nothing waits.
-    pub(crate) fn wants_look(&self, limit: Duration) -> Option<Instant> {
+    /// Returns when to check whether the peer makes room, unless that is arranged or nothing waits.
+    pub(crate) fn next_check(&self, limit: Duration) -> Option<Instant> {
         let mut notices = self.notices();
-        let since = notices.since.filter(|_| notices.look_at.is_none())?;
-        notices.look_at = since.checked_add(limit);
-        notices.look_at
+        let since = notices.since.filter(|_| notices.check_at.is_none())?;
+        notices.check_at = since.checked_add(limit);
+        notices.check_at
     }
 
     /// Looks whether the peer makes room, if it is time to. Time without a connection does not
     /// count.
-    pub(crate) fn look_for_room(&self, now: Instant, limit: Duration) -> Option<NoRoom> {
+    pub(crate) fn check_room(&self, now: Instant, limit: Duration) -> Option<NoRoom> {
         let is_suspended = self.session.is_suspended();
         let mut notices = self.notices();
-        notices.look_at.take_if(|at| *at <= now)?;
+        notices.check_at.take_if(|at| *at <= now)?;
         let since = match is_suspended {
             true => notices.since.insert(now),
             false => notices.since.as_mut()?,
@@ -248,8 +248,8 @@ impl Outbox {
         if until <= now {
             return Some(NoRoom::TooLong);
         }
-        notices.look_at = Some(until);
-        Some(NoRoom::LookAt(until))
+        notices.check_at = Some(until);
+        Some(NoRoom::CheckAt(until))
     }
 
     fn notices(&self) -> MutexGuard<'_, Notices> {
@@ -277,22 +277,16 @@ impl Notice {
         }
     }
 
-    fn poll_send(&self, handle: &mut SendHandle, waker: &Waker) -> Poll<Result<u64, ChannelError>> {
+    /// Sends the notice, or leaves the waker if there is no room.
+    fn send(&self, handle: &mut SendHandle, waker: &Waker) -> Result<u64, ChannelError> {
+        let (header, waker) = (self.header, Some(waker));
         match &self.content {
-            NoticeContent::Bytes(bytes) => {
-                poll_send_frame(handle, waker, self.header, BytesContent(bytes))
-            }
-            NoticeContent::Slice(slice) => {
-                poll_send_frame(handle, waker, self.header, SliceContent(slice))
-            }
-            NoticeContent::Frame(frame) => handle.poll_send(waker, Some(frame.len()), |slot| {
-                match slot.get_mut(..frame.len()) {
-                    Some(slot) => {
-                        slot.copy_from_slice(frame);
-                        Ok(frame.len())
-                    }
-                    None => Err(Abort::Overflow),
-                }
+            NoticeContent::Bytes(bytes) => send_frame(handle, waker, header, BytesContent(bytes)),
+            NoticeContent::Slice(slice) => send_frame(handle, waker, header, SliceContent(slice)),
+            NoticeContent::Frame(frame) => send_bytes(handle, waker, Some(frame.len()), |slot| {
+                let slot = slot.get_mut(..frame.len()).ok_or(Abort::Overflow)?;
+                slot.copy_from_slice(frame);
+                Ok(frame.len())
             }),
         }
     }

@@ -28,7 +28,7 @@ use self::{
     recent_times::RecentTimes,
     retry_budget::RetryBudget,
 };
-use super::{CallError, CallOptions, Caller, Metadata, Reply, error::CallFailure};
+use crate::{CallError, CallOptions, Caller, Metadata, Reply, error::CallFailure};
 
 /// Calls a service of the peers that a node [keeps connected](ibex_peers::KeepConnected::keep_connected),
 /// whichever of them can serve the call. [`Peers::caller`](crate::OpenCaller::caller) opens
@@ -338,7 +338,7 @@ impl<Q: ?Sized, R: ?Sized, C> SharedCaller<Q, R, C> {
     /// Has the caller of a session opened anew if it serves no other call: the service has ended or
     /// has other types, and the session goes on, in which there may be another service.
     fn renew_if_ended(&self, error: &CallError, endpoint: &ChosenCaller<Q, R, C>) {
-        use super::CallErrorKind::{Lost, ServiceEnded};
+        use crate::CallErrorKind::{Lost, ServiceEnded};
         use ibex_core::SendErrorKind::{Disconnected, Mismatch};
         let send = error.send_error().map(SendError::kind);
         let has_ended = matches!(error.kind(), Lost | ServiceEnded)

@@ -7,7 +7,7 @@ use ibex_protocol::{framing::Carriage, session::is_newer_epoch};
 
 use super::{Broken, Pair, of};
 use crate::{
-    Checked, Fault, Side, connection::Verdict, ensure, machine::Met, meeting::Outcome, node::Stage,
+    Checked, Fault, Side, connection::Verdict, ensure, meeting::Outcome, met::Met, node::Stage,
 };
 
 impl Pair {

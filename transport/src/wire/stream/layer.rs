@@ -5,7 +5,7 @@ use std::{
     net::TcpStream,
 };
 
-use ibex_tls::Tls;
+use ibex_base::tls::TlsConnection;
 
 use super::{Plain, RecordLayer, SealedLayer};
 use crate::wire::Received;
@@ -28,7 +28,7 @@ impl Default for Layer {
 
 impl Layer {
     /// Makes the layer that a handshake led to.
-    pub(crate) fn new(tls: Option<Box<Tls>>) -> Self {
+    pub(crate) fn new(tls: Option<Box<dyn TlsConnection>>) -> Self {
         match tls {
             None => Self::Plain(Plain),
             Some(tls) => Self::Sealed(Box::new(SealedLayer::new(tls))),

@@ -20,7 +20,7 @@ use std::{
     os::fd::AsFd,
 };
 
-use ibex_tls::Tls;
+use ibex_base::tls::{TlsConnection, TlsError};
 use rustix::{
     io::retry_on_intr,
     net::{RecvFlags, SendFlags, recv, send},
@@ -32,7 +32,7 @@ use crate::wire::turn_share::FRAMES_PER_TURN;
 /// A TLS connection whose peer is authenticated.
 #[derive(Debug)]
 pub(crate) struct SealedLayer {
-    tls: Box<Tls>,
+    tls: Box<dyn TlsConnection>,
     /// Pieces of frames that are shorter than a record, gathered into one.
     scratch: Vec<u8>,
     /// Plaintext for which the reader had no room (rule 2), from `unread_from` on.
@@ -49,7 +49,7 @@ pub(crate) struct SealedLayer {
 impl SealedLayer {
     /// Takes over a connection after its handshake.
     #[must_use]
-    pub(crate) fn new(tls: Box<Tls>) -> Self {
+    pub(crate) fn new(tls: Box<dyn TlsConnection>) -> Self {
         Self {
             tls,
             scratch: Vec::new(),
@@ -244,7 +244,7 @@ impl RecordLayer for SealedLayer {
 }
 
 fn truncated() -> io::Error {
-    io::Error::new(ErrorKind::UnexpectedEof, ibex_tls::TlsError::Truncated)
+    io::Error::new(ErrorKind::UnexpectedEof, TlsError::Truncated)
 }
 
 /// Room for plaintext, in pieces.

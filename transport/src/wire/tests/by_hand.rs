@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ibex_base::tls::TlsConnection;
 use ibex_protocol::format::{
     channel_window::{ChannelWindow, HALF_WINDOW},
     control::{ChannelSpec, Control},
@@ -13,7 +14,6 @@ use ibex_protocol::format::{
     frame_check::{CHECK_BYTES, Coverage, write_checks},
     message_version::MessageVersion,
 };
-use ibex_tls::Tls;
 
 use crate::{
     channel::{ReceiveHandle, SendHandle},
@@ -52,7 +52,7 @@ pub(crate) fn admit_sealed(
     runtime: &Arc<Runtime>,
     stream: TcpStream,
     unix: Option<UnixWires>,
-    tls: Option<Box<Tls>>,
+    tls: Option<Box<dyn TlsConnection>>,
 ) -> Arc<SessionShared> {
     stream.set_nodelay(true).unwrap();
     let fabric = match unix {

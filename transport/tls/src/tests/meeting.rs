@@ -4,6 +4,9 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use ibex_base::tls::{
+    AuthenticatedAs, AuthenticationError, RefusedBy, TlsConnection, TlsCredentials, TlsError,
+};
 use ibex_harness::authority::{Authority, NodeFiles};
 
 use crate::*;
@@ -35,7 +38,7 @@ pub(super) type End = Result<AuthenticatedAs, TlsError>;
 
 /// Two ends and what they have received.
 pub(super) struct Meeting {
-    pub(super) ends: [Tls; 2],
+    pub(super) ends: [Box<dyn TlsConnection>; 2],
     pub(super) received: [Vec<u8>; 2],
     pub(super) errors: [Option<TlsError>; 2],
 }

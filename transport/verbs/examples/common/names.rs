@@ -50,37 +50,3 @@ pub(crate) const CAPABILITIES: &[(u32, &str)] = &[
     (26, "RAW_IP_CSUM"),
     (29, "MANAGED_FLOW_STEERING"),
 ];
-
-/// `IBV_DEVICE_*` above 32 bits.
-pub(crate) const CAPABILITIES_EX: &[(u32, &str)] = &[
-    (34, "RAW_SCATTER_FCS"),
-    (36, "PCI_WRITE_END_PADDING"),
-    (41, "CC_DMA_BOUNCE"),
-];
-
-/// `enum ibv_odp_transport_cap_bits`.
-pub(crate) const ON_DEMAND: &[(u32, &str)] = &[
-    (0, "SUPPORT_SEND"),
-    (1, "SUPPORT_RECV"),
-    (2, "SUPPORT_WRITE"),
-    (3, "SUPPORT_READ"),
-    (4, "SUPPORT_ATOMIC"),
-    (5, "SUPPORT_SRQ"),
-    (6, "SUPPORT_FLUSH"),
-    (7, "SUPPORT_ATOMIC_WRITE"),
-];
-
-/// `enum ibv_raw_packet_caps`.
-pub(crate) const RAW_PACKETS: &[(u32, &str)] = &[
-    (0, "C-VLAN stripping offload"),
-    (1, "Scatter FCS offload"),
-    (2, "IP csum offload"),
-    (3, "Delay drop"),
-];
-
-/// Types of queue pairs, each the bit of its number.
-pub(crate) const PAIR_TYPES: &[(u32, &str)] = &[
-    (8, "SUPPORT_RAW_PACKET"),
-    (4, "SUPPORT_UD"),
-    (2, "SUPPORT_RC"),
-];

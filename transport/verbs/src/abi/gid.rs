@@ -4,6 +4,8 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use super::enumeration::enumeration;
+
 /// A GID of 128 bits; on RoCE an IPv6 address, or an IPv4 address mapped into one
 /// ([RFC 4291](https://www.rfc-editor.org/rfc/rfc4291#section-2.5.5.2)).
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -92,42 +94,18 @@ pub enum GidScope {
     LinkLocal,
 }
 
-/// The way in which packets with a GID travel. Two ends with different kinds cannot talk. RoCE is
-/// annexes A16 and A17 of the [InfiniBand Architecture
-/// Specification](https://www.infinibandta.org/ibta-specification/), volume 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum GidType {
-    /// Packets of an InfiniBand network.
-    InfiniBand,
-    /// RoCE version 1: an Ethernet type of its own.
-    RoceV1,
-    /// RoCE version 2: UDP port 4791.
-    RoceV2,
-    /// A number that this version does not know.
-    Unknown(u32),
-}
-
-impl GidType {
-    /// Translates the C enumeration `ibv_gid_type`.
-    #[must_use]
-    pub fn from_raw(raw: u32) -> Self {
-        match raw {
-            0 => Self::InfiniBand,
-            1 => Self::RoceV1,
-            2 => Self::RoceV2,
-            other => Self::Unknown(other),
-        }
-    }
-}
-
-impl fmt::Display for GidType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::InfiniBand => f.write_str("InfiniBand"),
-            Self::RoceV1 => f.write_str("RoCE v1"),
-            Self::RoceV2 => f.write_str("RoCE v2"),
-            Self::Unknown(raw) => write!(f, "unknown GID type {raw}"),
-        }
+enumeration! {
+    /// The way in which packets with a GID travel. Two ends with different kinds cannot talk. RoCE is
+    /// annexes A16 and A17 of the [InfiniBand Architecture
+    /// Specification](https://www.infinibandta.org/ibta-specification/), volume 1.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    GidType(u32), "unknown GID type {}", {
+        /// Packets of an InfiniBand network.
+        InfiniBand = 0, "InfiniBand";
+        /// RoCE version 1: an Ethernet type of its own.
+        RoceV1 = 1, "RoCE v1";
+        /// RoCE version 2: UDP port 4791.
+        RoceV2 = 2, "RoCE v2";
     }
 }
 

@@ -10,9 +10,9 @@
 #![forbid(unsafe_code)]
 
 pub mod attribute_mask;
-pub(crate) mod completion_fields;
 pub(crate) mod completion_polling;
 pub(crate) mod completion_status;
+pub(crate) mod enumeration;
 pub(crate) mod event_element;
 pub(crate) mod fork_status;
 pub(crate) mod gid;

@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use super::enumeration::enumeration;
+
 /// `ibv_port_attr`
 /// ([`ibv_query_port(3)`](https://man7.org/linux/man-pages/man3/ibv_query_port.3.html)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,57 +59,24 @@ pub struct PortAttributes {
     pub flags: u8,
 }
 
-/// The state of a link below the port's own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PhysicalState {
-    /// The link does nothing.
-    Sleep,
-    /// The link looks for another end.
-    Polling,
-    /// The link is switched off.
-    Disabled,
-    /// The two ends set up the link.
-    Training,
-    /// The link is there.
-    LinkUp,
-    /// The link recovers from errors.
-    Recovery,
-    /// The link is under test.
-    Test,
-    /// A number that this version does not know; some drivers report 0.
-    Unknown(u8),
-}
-
-impl PhysicalState {
-    /// Translates the number.
-    #[must_use]
-    pub fn from_raw(raw: u8) -> Self {
-        match raw {
-            1 => Self::Sleep,
-            2 => Self::Polling,
-            3 => Self::Disabled,
-            4 => Self::Training,
-            5 => Self::LinkUp,
-            6 => Self::Recovery,
-            7 => Self::Test,
-            other => Self::Unknown(other),
-        }
-    }
-}
-
-impl fmt::Display for PhysicalState {
-    /// The names of `ibv_devinfo`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Sleep => "SLEEP",
-            Self::Polling => "POLLING",
-            Self::Disabled => "DISABLED",
-            Self::Training => "PORT_CONFIGURATION TRAINNING",
-            Self::LinkUp => "LINK_UP",
-            Self::Recovery => "LINK_ERROR_RECOVERY",
-            Self::Test => "PHYTEST",
-            Self::Unknown(_) => "invalid physical state",
-        })
+enumeration! {
+    /// The state of a link below the port's own.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    PhysicalState(u8), "invalid physical state", {
+        /// The link does nothing.
+        Sleep = 1, "SLEEP";
+        /// The link looks for another end.
+        Polling = 2, "POLLING";
+        /// The link is switched off.
+        Disabled = 3, "DISABLED";
+        /// The two ends set up the link.
+        Training = 4, "PORT_CONFIGURATION TRAINNING";
+        /// The link is there.
+        LinkUp = 5, "LINK_UP";
+        /// The link recovers from errors.
+        Recovery = 6, "LINK_ERROR_RECOVERY";
+        /// The link is under test.
+        Test = 7, "PHYTEST";
     }
 }
 
@@ -171,40 +140,26 @@ impl fmt::Display for LinkSpeed {
     }
 }
 
-/// `enum ibv_port_state`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PortState {
-    /// The port has no state.
-    Nop,
-    /// The port has no link.
-    Down,
-    /// The port has a link, and no address yet: on InfiniBand the subnet manager is missing.
-    Initializing,
-    /// Addressed, not yet released for traffic.
-    Armed,
-    /// The port carries traffic.
-    Active,
-    /// The port carries traffic, and the link is being restored.
-    ActiveDeferred,
-    /// A number that this version does not know.
-    Unknown(u32),
+enumeration! {
+    /// `enum ibv_port_state`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    PortState(u32), "unknown state {}", {
+        /// The port has no state.
+        Nop = 0, "NOP";
+        /// The port has no link.
+        Down = 1, "DOWN";
+        /// The port has a link, and no address yet: on InfiniBand the subnet manager is missing.
+        Initializing = 2, "INIT";
+        /// Addressed, not yet released for traffic.
+        Armed = 3, "ARMED";
+        /// The port carries traffic.
+        Active = 4, "ACTIVE";
+        /// The port carries traffic, and the link is being restored.
+        ActiveDeferred = 5, "ACTIVE_DEFER";
+    }
 }
 
 impl PortState {
-    /// Translates the C enumeration.
-    #[must_use]
-    pub fn from_raw(raw: u32) -> Self {
-        match raw {
-            0 => Self::Nop,
-            1 => Self::Down,
-            2 => Self::Initializing,
-            3 => Self::Armed,
-            4 => Self::Active,
-            5 => Self::ActiveDeferred,
-            other => Self::Unknown(other),
-        }
-    }
-
     /// Returns what an operator can do about a port in this state.
     pub(crate) fn next_step(self) -> &'static str {
         match self {
@@ -219,59 +174,24 @@ impl PortState {
     }
 }
 
-impl fmt::Display for PortState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Nop => f.write_str("NOP"),
-            Self::Down => f.write_str("DOWN"),
-            Self::Initializing => f.write_str("INIT"),
-            Self::Armed => f.write_str("ARMED"),
-            Self::Active => f.write_str("ACTIVE"),
-            Self::ActiveDeferred => f.write_str("ACTIVE_DEFER"),
-            Self::Unknown(raw) => write!(f, "unknown state {raw}"),
-        }
-    }
-}
-
-/// The network that a port is plugged into.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LinkLayer {
-    /// An InfiniBand fabric.
-    InfiniBand,
-    /// An Ethernet, that is RoCE.
-    Ethernet,
-    /// A number that this version does not know.
-    Unknown(u8),
-}
-
-impl LinkLayer {
-    /// Translates `IBV_LINK_LAYER_*`; providers that say nothing mean InfiniBand.
-    #[must_use]
-    pub fn from_raw(raw: u8) -> Self {
-        match raw {
-            0 | 1 => Self::InfiniBand,
-            2 => Self::Ethernet,
-            other => Self::Unknown(other),
-        }
-    }
-}
-
-impl fmt::Display for LinkLayer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::InfiniBand => f.write_str("InfiniBand"),
-            Self::Ethernet => f.write_str("Ethernet"),
-            Self::Unknown(raw) => write!(f, "unknown link layer {raw}"),
-        }
+enumeration! {
+    /// The network that a port is plugged into.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    LinkLayer(u8), "unknown link layer {}", {
+        /// An InfiniBand fabric, also where a provider says nothing.
+        InfiniBand = 1 | 0, "InfiniBand";
+        /// An Ethernet, that is RoCE.
+        Ethernet = 2, "Ethernet";
     }
 }
 
 /// The payload of one packet, in one of the lengths of `enum ibv_mtu`
 /// ([ibv_query_port(3)](https://man7.org/linux/man-pages/man3/ibv_query_port.3.html)). Both ends of
 /// a connection use the same value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mtu {
     /// 256 bytes.
+    #[default]
     Bytes256 = 1,
     /// 512 bytes.
     Bytes512 = 2,

@@ -36,7 +36,7 @@ pub struct GlobalRoute {
 }
 
 /// The fields of `ibv_qp_attr` that are used. Fields that are not in the mask are not looked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueuePairAttributes {
     /// The state to go to.
     pub state: QueuePairState,
@@ -70,63 +70,6 @@ pub struct QueuePairAttributes {
     pub retry_count: u8,
     /// Tries after the first, when the peer has no receive.
     pub rnr_retry: u8,
-    /// Another way to the peer, to which the device moves by itself when the first fails.
-    pub alternate: AlternatePath,
-    /// The state of that move.
-    pub migration: MigrationState,
-    /// The state that the queue pair is taken to be in.
-    pub current_state: QueuePairState,
-    /// An event is wanted when the send queue is drained.
-    pub drain_event: bool,
-}
-
-/// Another way to the peer (`alt_ah_attr` and its like).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AlternatePath {
-    /// The way, by a port of this end.
-    pub address: AddressVector,
-    /// Our place in the table of partitions of that port.
-    pub pkey_index: u16,
-    /// Code of the time-out on that way.
-    pub timeout: u8,
-}
-
-/// `enum ibv_mig_state`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum MigrationState {
-    /// The connection runs by its path, and has no other one to move to.
-    #[default]
-    Migrated,
-    /// The two ends are to agree on the alternate path.
-    Rearm,
-    /// The connection moves to the alternate path when the first fails.
-    Armed,
-    /// A number that this version does not know.
-    Unknown(u32),
-}
-
-impl MigrationState {
-    /// Translates the C enumeration.
-    #[must_use]
-    pub fn from_raw(raw: u32) -> Self {
-        match raw {
-            0 => Self::Migrated,
-            1 => Self::Rearm,
-            2 => Self::Armed,
-            other => Self::Unknown(other),
-        }
-    }
-
-    /// Returns the value of the C enumeration.
-    #[must_use]
-    pub fn to_raw(self) -> u32 {
-        match self {
-            Self::Migrated => 0,
-            Self::Rearm => 1,
-            Self::Armed => 2,
-            Self::Unknown(raw) => raw,
-        }
-    }
 }
 
 impl QueuePairAttributes {
@@ -135,25 +78,7 @@ impl QueuePairAttributes {
     pub fn to(state: QueuePairState) -> Self {
         Self {
             state,
-            port: 0,
-            pkey_index: 0,
-            access_flags: 0,
-            q_key: 0,
-            address: AddressVector::default(),
-            path_mtu: Mtu::Bytes256,
-            destination: 0,
-            receive_sequence: 0,
-            send_sequence: 0,
-            responder_resources: 0,
-            initiator_depth: 0,
-            min_rnr_timer: 0,
-            timeout: 0,
-            retry_count: 0,
-            rnr_retry: 0,
-            alternate: AlternatePath::default(),
-            migration: MigrationState::Migrated,
-            current_state: state,
-            drain_event: false,
+            ..Self::default()
         }
     }
 }
@@ -170,8 +95,7 @@ impl QueuePairAttributes {
             };
         }
         take! {
-            STATE: state, current_state;
-            DRAIN_EVENT: drain_event;
+            STATE: state;
             ACCESS_FLAGS: access_flags;
             PKEY_INDEX: pkey_index;
             PORT: port;
@@ -183,24 +107,10 @@ impl QueuePairAttributes {
             RNR_RETRY: rnr_retry;
             RECEIVE_SEQUENCE: receive_sequence;
             INITIATOR_DEPTH: initiator_depth;
-            ALTERNATE_PATH: alternate;
             MIN_RNR_TIMER: min_rnr_timer;
             SEND_SEQUENCE: send_sequence;
             RESPONDER_RESOURCES: responder_resources;
-            MIGRATION: migration;
             DESTINATION: destination;
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_state_of_migration_keeps_its_number() {
-        for raw in 0..9 {
-            assert_eq!(MigrationState::from_raw(raw).to_raw(), raw);
         }
     }
 }

@@ -13,6 +13,8 @@
 
 use std::fmt;
 
+use super::enumeration::enumeration;
+
 /// The identity of one work request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WorkId(u64);
@@ -83,68 +85,24 @@ impl fmt::Display for WorkId {
     }
 }
 
-/// The operation of a work request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Operation {
-    /// A send.
-    Send,
-    /// Memory for what arrives.
-    Receive,
-    /// An RDMA write.
-    Write,
-    /// The last request of a queue that is being drained.
-    Drain,
-    /// An RDMA read.
-    Read,
-    /// A compare and swap, or a fetch and add.
-    Atomic,
-    /// A memory window that is bound or invalidated.
-    Window,
-    /// An operation that this crate does not know.
-    Unknown(u8),
-}
-
-impl Operation {
-    #[inline]
-    const fn to_raw(self) -> u8 {
-        match self {
-            Self::Send => 1,
-            Self::Receive => 2,
-            Self::Write => 3,
-            Self::Drain => 4,
-            Self::Read => 5,
-            Self::Atomic => 6,
-            Self::Window => 7,
-            Self::Unknown(raw) => raw,
-        }
-    }
-    #[inline]
-    const fn from_raw(raw: u8) -> Self {
-        match raw {
-            1 => Self::Send,
-            2 => Self::Receive,
-            3 => Self::Write,
-            4 => Self::Drain,
-            5 => Self::Read,
-            6 => Self::Atomic,
-            7 => Self::Window,
-            other => Self::Unknown(other),
-        }
-    }
-}
-
-impl fmt::Display for Operation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Send => f.write_str("send"),
-            Self::Receive => f.write_str("receive"),
-            Self::Write => f.write_str("write"),
-            Self::Drain => f.write_str("drain"),
-            Self::Read => f.write_str("read"),
-            Self::Atomic => f.write_str("atomic"),
-            Self::Window => f.write_str("window"),
-            Self::Unknown(raw) => write!(f, "operation {raw}"),
-        }
+enumeration! {
+    /// The operation of a work request.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    Operation(u8), "operation {}", {
+        /// A send.
+        Send = 1, "send";
+        /// Memory for what arrives.
+        Receive = 2, "receive";
+        /// An RDMA write.
+        Write = 3, "write";
+        /// The last request of a queue that is being drained.
+        Drain = 4, "drain";
+        /// An RDMA read.
+        Read = 5, "read";
+        /// A compare and swap, or a fetch and add.
+        Atomic = 6, "atomic";
+        /// A memory window that is bound or invalidated.
+        Window = 7, "window";
     }
 }
 

@@ -15,11 +15,11 @@ use std::hint;
 
 use rustix::io::Errno;
 
-use super::{details::CompletionDetails, work_completion::WorkCompletion};
+use super::work_completion::WorkCompletion;
 use crate::{
     abi::{PollAttributes, Wc, wc_flags, wc_opcode},
     device::clock::DeviceClock,
-    provider::{BatchCalls, CompletionHandle, DetailCalls},
+    provider::{BatchCalls, CompletionHandle},
 };
 
 /// The calls and fields by which an extended completion queue is polled.
@@ -64,15 +64,14 @@ impl BatchPolling {
         self.clock.is_some()
     }
 
-    /// Takes the completions that are there, as far as they fit, each by `read`. Returns how many,
-    /// or the call that failed.
+    /// Takes the completions that are there, as far as they fit. Returns how many, or the call that
+    /// failed.
     ///
     /// # Safety
     /// The queue is alive.
-    pub(crate) unsafe fn poll<T>(
+    pub(crate) unsafe fn poll(
         &mut self,
-        into: &mut [T],
-        read: impl Fn(&mut Batch<'_>, &mut T),
+        into: &mut [WorkCompletion],
     ) -> Result<usize, PollFailure> {
         if let Some(failed) = self.failed.take() {
             return Err(failed);
@@ -86,7 +85,7 @@ impl BatchPolling {
         };
         let mut found = 0;
         let ended = loop {
-            read(&mut batch, &mut into[found]);
+            batch.read(&mut into[found].0);
             found += 1;
             if found == into.len() {
                 break EMPTY;
@@ -123,7 +122,7 @@ impl BatchPolling {
 }
 
 /// A batch that has begun, standing at a completion. Dropping it ends it.
-pub(crate) struct Batch<'queue> {
+struct Batch<'queue> {
     polling: &'queue mut BatchPolling,
 }
 
@@ -135,7 +134,7 @@ impl Batch<'_> {
 
     /// Copies the completion that the batch stands at.
     #[inline]
-    pub(crate) fn read(&mut self, into: &mut Wc) {
+    fn read(&mut self, into: &mut Wc) {
         let (calls, queue) = (&self.polling.calls, self.polling.handle.as_ptr());
         // SAFETY: the batch stands at a completion (rule 1); rule 4 says which fields are read.
         unsafe {
@@ -163,41 +162,6 @@ impl Batch<'_> {
             WorkCompletion::set_time(into, clock.nanoseconds(ticks));
         }
     }
-}
-
-/// Copies the completion that the batch stands at, with the fields that the queue was made with.
-/// The sender's place goes into the usual completion too, as a plain queue has it.
-pub(crate) fn read_details(batch: &mut Batch<'_>, into: &mut CompletionDetails) {
-    let wc = &mut into.completion.0;
-    batch.read(wc);
-    let (calls, queue) = (&batch.polling.calls.details, batch.polling.handle.as_ptr());
-    // A failed completion has none of them, and only a receive has more than the time.
-    let has_time = wc.status == 0;
-    let none = DetailCalls::default();
-    let received = match has_time && wc.opcode & wc_opcode::RECV != 0 {
-        true => calls,
-        false => &none,
-    };
-    // SAFETY: the batch stands at a completion (rule 1), and the provider gives the calls of the
-    // fields that the queue was made with alone (rule 4).
-    unsafe {
-        into.source_queue_pair = received.source_queue_pair.map(|read| read(queue));
-        into.source_lid = received.source_lid.map(|read| read(queue));
-        into.service_level = received.service_level.map(|read| read(queue));
-        into.path_bits = received.path_bits.map(|read| read(queue));
-        into.vlan = received.vlan.map(|read| read(queue));
-        into.flow_tag = received.flow_tag.map(|read| read(queue));
-        into.wall_clock = calls
-            .wall_clock
-            .filter(|_| has_time)
-            .map(|read| read(queue));
-    }
-    wc.src_qp = into.source_queue_pair.unwrap_or(0);
-    // A LID has 16 bits.
-    wc.slid = into.source_lid.unwrap_or(0) as u16;
-    wc.sl = into.service_level.unwrap_or(0);
-    wc.dlid_path_bits = into.path_bits.unwrap_or(0);
-    wc.pkey_index = 0;
 }
 
 impl Drop for Batch<'_> {

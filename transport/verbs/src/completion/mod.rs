@@ -3,10 +3,8 @@
 
 pub(crate) mod batch;
 pub(crate) mod channel;
-pub(crate) mod details;
 pub(crate) mod drain_lock;
 mod making;
 pub(crate) mod queue;
-pub(crate) mod room;
 pub(crate) mod wait;
 pub(crate) mod work_completion;

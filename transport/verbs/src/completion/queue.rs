@@ -19,17 +19,15 @@ use ibex_base::fork;
 use rustix::io::Errno;
 
 use super::{
-    batch::{Batch, BatchPolling, PollFailure, read_details},
-    channel::{ChannelOfMany, CompletionChannel},
-    details::CompletionDetails,
+    batch::{BatchPolling, PollFailure},
+    channel::CompletionChannel,
     drain_lock::DrainLock,
-    room::CompletionRoom,
     work_completion::WorkCompletion,
 };
 use crate::{
-    device::{DeviceContext, requested_size::RequestedSize},
+    device::DeviceContext,
     error::VerbsError,
-    provider::{ChannelHandle, CompletionHandle, PollQueue, RequestNotify},
+    provider::{CompletionHandle, PollQueue, RequestNotify},
 };
 
 /// The owner's end of a completion queue.
@@ -48,8 +46,6 @@ pub struct CompletionQueue {
 pub(super) enum Polling {
     Plain(PollQueue),
     Batches(Box<BatchPolling>),
-    /// In batches, by a queue that was made with further fields.
-    Details(Box<BatchPolling>),
 }
 
 /// The part of a completion queue that queue pairs keep alive.
@@ -60,123 +56,23 @@ pub(crate) struct CompletionQueueObject {
     /// Events taken from the channel and not acknowledged yet. Written by the owner
     /// alone; atomic because `drop` may run elsewhere.
     pub(super) unacknowledged: AtomicU32,
-    pub(super) channel: Channel,
-    /// The lock of a queue whose library takes none.
+    pub(super) channel: Option<CompletionChannel>,
+    /// The lock of an extended queue, whose library takes none.
     pub(super) drain_lock: Option<DrainLock>,
-    /// The room that is counted here, where the device does not watch for an overrun.
-    pub(crate) room: Option<CompletionRoom>,
-    /// Completions of datagrams name the sender.
-    #[cfg(feature = "all")]
-    pub(crate) names_senders: bool,
     pub(crate) context: Arc<DeviceContext>,
-}
-
-/// The channel that a completion queue wakes.
-#[derive(Debug)]
-pub(crate) enum Channel {
-    None,
-    Own(CompletionChannel),
-    Shared(Arc<ChannelOfMany>),
-}
-
-impl Channel {
-    pub(super) fn handle(&self) -> Option<ChannelHandle> {
-        match self {
-            Self::None => None,
-            Self::Own(channel) => Some(channel.handle),
-            Self::Shared(shared) => Some(shared.channel().handle),
-        }
-    }
 }
 
 /// The number of events that are acknowledged at once, because acknowledging takes a lock.
 const ACKNOWLEDGE_EVERY: u32 = 64;
 
 impl CompletionQueue {
-    /// Changes the number of completions that the queue holds
-    /// ([`ibv_resize_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_resize_cq.3.html)). Returns
-    /// what it holds now, at least what was requested. Completions in the queue stay there.
-    ///
-    /// # Errors
-    /// [`VerbsError::Limit`] beyond the limit of the device, [`VerbsError::Unsupported`] if it cannot
-    /// change a queue, and its refusal of fewer than wait in the queue. [`VerbsError::Setting`] if
-    /// the queue [ignores an overrun](Self::ignoring_overrun) and would be too small for its queue
-    /// pairs. The queue is as it was.
-    pub fn resize(&mut self, entries: u32) -> Result<u32, VerbsError> {
-        let context = &self.inner.context;
-        let what = "a completion queue";
-        let limit = context.attributes().max_completions;
-        context.check_limit(&RequestedSize::new(what, entries, limit, "its size"))?;
-        if let Some(room) = &self.inner.room {
-            room.shrink(entries).map_err(|least| VerbsError::Setting {
-                setting: "the size of the completion queue",
-                given: entries.to_string(),
-                allowed: format!("{least} or more, which its queue pairs may fill"),
-            })?;
-        }
-        // SAFETY: the queue is alive, and only `self` polls it.
-        let resize = || unsafe {
-            let provider = context.provider();
-            provider.resize_completion_queue(self.inner.handle, entries)
-        };
-        let resized = self.inner.while_undrained(resize);
-        let resized = resized.map_err(|errno| {
-            let instead = "the queue is as it was; make a new one with the size that is needed";
-            context.lacks(
-                "ibv_resize_cq",
-                errno,
-                "queues that can be resized",
-                instead,
-            )
-        });
-        self.entries = *resized.as_ref().unwrap_or(&self.entries);
-        if let Some(room) = &self.inner.room {
-            room.set_entries(self.entries);
-        }
-        resized
-    }
-
-    /// Has the device wake a sleeper when `count` completions have come, or `micros` microseconds
-    /// after the first, whichever is earlier
-    /// ([`ibv_modify_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_modify_cq.3.html)). That spares
-    /// interrupts and costs latency. Zero and zero is a wake-up for each, as at first.
-    ///
-    /// # Errors
-    /// [`VerbsError::Unsupported`] if the device cannot, and its refusal of more than it can
-    /// (`max_moderation_count`, `max_moderation_micros` of
-    /// [`ExtendedAttributes`](crate::provider::ExtendedAttributes)).
-    pub fn moderate(&mut self, count: u16, micros: u16) -> Result<(), VerbsError> {
-        let context = &self.inner.context;
-        let extended = &context.attributes().extended;
-        let (most, longest) = (
-            extended.max_moderation_count,
-            extended.max_moderation_micros,
-        );
-        if most > 0 {
-            let asked = |what, asked: u16, limit: u16| {
-                context.check_limit(&RequestedSize::new(what, asked.into(), limit.into(), "it"))
-            };
-            asked("a wake-up after that many completions", count, most)?;
-            asked("a wake-up after that many microseconds", micros, longest)?;
-        }
-        // SAFETY: the queue is alive.
-        let set = unsafe {
-            let provider = context.provider();
-            provider.moderate_completions(self.inner.handle, count, micros)
-        };
-        set.map_err(|errno| {
-            let instead = "each completion wakes a sleeper that has asked";
-            context.lacks("ibv_modify_cq", errno, "moderation of completions", instead)
-        })
-    }
-
     /// Returns whether its completions have times.
     #[inline]
     #[must_use]
     pub fn has_times(&self) -> bool {
         match &self.polling {
             Polling::Plain(_) => false,
-            Polling::Batches(polling) | Polling::Details(polling) => polling.has_times(),
+            Polling::Batches(polling) => polling.has_times(),
         }
     }
 
@@ -206,7 +102,7 @@ impl CompletionQueue {
     ) -> Result<&'array [WorkCompletion], VerbsError> {
         let poll = match &mut self.polling {
             Polling::Plain(poll) => *poll,
-            Polling::Batches(_) | Polling::Details(_) => return self.poll_batches(into),
+            Polling::Batches(_) => return self.poll_batches(into),
         };
         let room = c_int::try_from(into.len()).unwrap_or(c_int::MAX);
         // SAFETY:
@@ -226,55 +122,9 @@ impl CompletionQueue {
     ) -> Result<&'array [WorkCompletion], VerbsError> {
         let polled = match &mut self.polling {
             Polling::Plain(_) => return Ok(&[]),
-            Polling::Batches(polling) => self.inner.while_draining(|| {
+            Polling::Batches(polling) => {
                 // SAFETY: the queue is alive while `inner` is.
-                unsafe { polling.poll(into, |batch, one| batch.read(&mut one.0)) }
-            }),
-            Polling::Details(polling) => self.inner.while_draining(|| {
-                let read = |batch: &mut Batch<'_>, one: &mut WorkCompletion| {
-                    let mut details = CompletionDetails::default();
-                    read_details(batch, &mut details);
-                    *one = details.completion;
-                };
-                // SAFETY: as above.
-                unsafe { polling.poll(into, read) }
-            }),
-        };
-        match polled {
-            Ok(found) => Ok(&into[..found]),
-            Err((call, errno)) => Err(self.lost(call, errno)),
-        }
-    }
-
-    /// Takes what is there, as [`poll`](Self::poll) does, with the fields that the queue was made
-    /// with ([`with_fields`](Self::with_fields)). Allocates nothing.
-    ///
-    /// # Errors
-    /// The errors of [`poll`](Self::poll).
-    pub fn poll_details<'array>(
-        &mut self,
-        into: &'array mut [CompletionDetails],
-    ) -> Result<&'array [CompletionDetails], VerbsError> {
-        let polled = match &mut self.polling {
-            Polling::Batches(polling) | Polling::Details(polling) => {
-                // SAFETY: the queue is alive while `inner` is.
-                let poll = || unsafe { polling.poll(into, read_details) };
-                self.inner.while_draining(poll)
-            }
-            Polling::Plain(_) => {
-                let mut found = 0;
-                for place in &mut *into {
-                    let mut one = [WorkCompletion::EMPTY];
-                    let [completion] = *self.poll(&mut one)? else {
-                        break;
-                    };
-                    *place = CompletionDetails {
-                        completion,
-                        ..CompletionDetails::default()
-                    };
-                    found += 1;
-                }
-                Ok(found)
+                self.inner.while_draining(|| unsafe { polling.poll(into) })
             }
         };
         match polled {
@@ -300,11 +150,8 @@ impl CompletionQueue {
         if status == 0 {
             return Ok(());
         }
-        Err(self.inner.context.failed(
-            "ibv_req_notify_cq",
-            Errno::from_raw_os_error(status.abs()),
-            "the queue has to be polled",
-        ))
+        let errno = Errno::from_raw_os_error(status.abs());
+        Err(self.has_to_be_polled("ibv_req_notify_cq", errno))
     }
 
     /// Empties the channel after a wake-up. Returns the number of events, which may be 0.
@@ -349,16 +196,9 @@ impl CompletionQueue {
         self.channel().as_fd()
     }
 
-    #[cfg(feature = "rdma-sys")]
-    pub(crate) fn is_extended(&self) -> bool {
-        !matches!(self.polling, Polling::Plain(_))
-    }
-
     fn channel(&self) -> &CompletionChannel {
-        match &self.inner.channel {
-            Channel::Own(channel) => channel,
-            _ => panic!("the queue was made with a channel of its own"),
-        }
+        let channel = self.inner.channel.as_ref();
+        channel.expect("the queue was made with a channel of its own")
     }
     #[inline]
     pub(crate) fn inner(&self) -> &Arc<CompletionQueueObject> {
@@ -366,13 +206,10 @@ impl CompletionQueue {
     }
 
     /// A call failed that is about this queue.
-    pub(crate) fn failed(
-        &self,
-        call: &'static str,
-        errno: Errno,
-        consequence: &'static str,
-    ) -> VerbsError {
-        self.inner.context.failed(call, errno, consequence)
+    pub(crate) fn has_to_be_polled(&self, call: &'static str, errno: Errno) -> VerbsError {
+        self.inner
+            .context
+            .failed(call, "the queue has to be polled")(errno)
     }
 
     #[cold]
@@ -382,11 +219,9 @@ impl CompletionQueue {
             1..4096 => Errno::from_raw_os_error(errno),
             _ => Errno::IO,
         };
-        self.inner.context.failed(
-            call,
-            errno,
-            "the completion queue is lost, and with it every connection that completes into it",
-        )
+        let consequence =
+            "the completion queue is lost, and with it every connection that completes into it";
+        self.inner.context.failed(call, consequence)(errno)
     }
 }
 
@@ -411,8 +246,14 @@ impl CompletionQueueObject {
     }
 
     #[cfg(feature = "rdma-sys")]
-    pub(crate) fn channel_handle(&self) -> Option<ChannelHandle> {
-        self.channel.handle()
+    pub(crate) fn channel_handle(&self) -> Option<crate::provider::ChannelHandle> {
+        self.channel.as_ref().map(|channel| channel.handle)
+    }
+
+    /// Returns whether it is an extended queue.
+    #[cfg(feature = "all")]
+    pub(crate) fn is_extended(&self) -> bool {
+        self.drain_lock.is_some()
     }
 
     fn acknowledge(&self, events: u32) {
@@ -428,21 +269,9 @@ impl Drop for CompletionQueueObject {
         if fork::is_child() {
             return;
         }
-        let end = |owed| {
-            self.acknowledge(owed);
-            // SAFETY: queue pairs on this queue held an `Arc` of it, so all are destroyed;
-            // its channel goes after it, as a field.
-            unsafe {
-                let provider = self.context.provider();
-                provider.destroy_completion_queue(self.handle)
-            }
-        };
-        let destroyed = match &self.channel {
-            Channel::Shared(shared) => shared.remove(self.tag, end),
-            _ => end(self.unacknowledged.load(Ordering::Relaxed)),
-        };
-        if let Err(errno) = destroyed {
-            self.context.undestroyed("ibv_destroy_cq", errno);
-        }
+        self.acknowledge(self.unacknowledged.load(Ordering::Relaxed));
+        // SAFETY: queue pairs on this queue held an `Arc` of it, so all are destroyed;
+        // its channel goes after it, as a field.
+        unsafe { self.context.destroy(self.handle) };
     }
 }

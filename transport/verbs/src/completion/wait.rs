@@ -61,22 +61,6 @@ impl CompletionWait {
         self.armed.queue_mut().solicited_only = only;
     }
 
-    /// Changes the number of completions that the queue holds ([`CompletionQueue::resize`]).
-    ///
-    /// # Errors
-    /// The errors of [`CompletionQueue::resize`].
-    pub fn resize(&mut self, entries: u32) -> Result<u32, VerbsError> {
-        self.armed.queue_mut().resize(entries)
-    }
-
-    /// Has the device wake a sleeper less often ([`CompletionQueue::moderate`]).
-    ///
-    /// # Errors
-    /// The errors of [`CompletionQueue::moderate`].
-    pub fn moderate(&mut self, count: u16, micros: u16) -> Result<(), VerbsError> {
-        self.armed.queue_mut().moderate(count, micros)
-    }
-
     /// Takes the completions that are there, as far as they fit, oldest first. Allocates nothing.
     ///
     /// # Errors
@@ -179,6 +163,6 @@ fn sleep(queue: &CompletionQueue, deadline: Option<Instant>) -> Result<Slept, Ve
     match poll(&mut [PollFd::new(&fd, PollFlags::IN)], timeout.as_ref()) {
         Ok(0) => Ok(Slept::TimeIsUp),
         Ok(_) | Err(Errno::INTR) => Ok(Slept::Woken),
-        Err(errno) => Err(queue.failed("ppoll", errno, "the queue has to be polled")),
+        Err(errno) => Err(queue.has_to_be_polled("ppoll", errno)),
     }
 }

@@ -33,8 +33,8 @@ impl AsyncEvents {
         let events = Self {
             context: Arc::clone(context),
         };
-        set_nonblocking(context.async_fd())
-            .map_err(|errno| context.failed("fcntl", errno, "reading events could block a turn"))?;
+        let failed = context.failed("fcntl", "reading events could block a turn");
+        set_nonblocking(context.async_fd()).map_err(failed)?;
         Ok(Some(events))
     }
 
@@ -96,13 +96,11 @@ pub enum QueuePairEvent {
     AccessViolation,
     /// The peer's first packet has come.
     Established,
-    /// The requests that the queue pair had begun are finished
-    /// ([`pause_sends`](crate::QueuePair::pause_sends)).
+    /// The requests that the queue pair had begun are finished. This crate asks for no such event.
     SendQueueDrained,
     /// The queue pair is dead and takes no more from the shared receive queue.
     LastRequestReached,
-    /// The queue pair changed to its alternate path
-    /// ([`set_alternate_path`](crate::QueuePair::set_alternate_path)).
+    /// The queue pair changed to its alternate path, which this crate gives to none.
     PathMigrated,
     /// The queue pair could not change to its alternate path.
     PathMigrationFailed,

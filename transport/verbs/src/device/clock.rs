@@ -12,13 +12,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::io::Errno;
 
 use super::{Device, DeviceContext};
-use crate::provider::ClockAttributes;
 
 /// The clock of a device.
 #[derive(Debug)]
 pub(crate) struct DeviceClock {
     context: Arc<DeviceContext>,
-    attributes: ClockAttributes,
     /// A reading of both clocks at one moment.
     ticks: u64,
     nanoseconds: u64,
@@ -31,11 +29,12 @@ impl DeviceClock {
     /// Returns the device's clock, or the reason why it has none.
     pub(crate) fn of(device: &Device) -> Result<Self, Errno> {
         let context = device.context();
-        // SAFETY: the context is open.
-        let attributes = unsafe { context.provider().query_clock(context.handle()) }?;
+        let told = context.attributes();
+        if told.clock_kilohertz == 0 || told.timestamp_mask == 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
         let mut clock = Self {
             context: Arc::clone(context),
-            attributes: attributes.ok_or(Errno::OPNOTSUPP)?,
             ticks: 0,
             nanoseconds: 0,
         };
@@ -54,7 +53,7 @@ impl DeviceClock {
 
     /// The ticks from the last reading to a stamp, which may lie before it.
     fn since(&self, ticks: u64) -> i64 {
-        let mask = self.attributes.mask;
+        let mask = self.context.attributes().timestamp_mask;
         let ahead = ticks.wrapping_sub(self.ticks) & mask;
         let behind = self.ticks.wrapping_sub(ticks) & mask;
         match ahead <= behind {
@@ -64,7 +63,8 @@ impl DeviceClock {
     }
 
     fn duration(&self, ticks: u64) -> i64 {
-        let nanoseconds = u128::from(ticks) * 1_000_000 / u128::from(self.attributes.kilohertz);
+        let kilohertz = self.context.attributes().clock_kilohertz;
+        let nanoseconds = u128::from(ticks) * 1_000_000 / u128::from(kilohertz);
         i64::try_from(nanoseconds).unwrap_or(i64::MAX)
     }
 
@@ -72,7 +72,7 @@ impl DeviceClock {
         let before = now();
         // SAFETY: the context is open.
         let ticks = unsafe { self.context.provider().read_clock(self.context.handle()) }?;
-        self.ticks = ticks & self.attributes.mask;
+        self.ticks = ticks & self.context.attributes().timestamp_mask;
         self.nanoseconds = before + (now().saturating_sub(before)) / 2;
         Ok(())
     }

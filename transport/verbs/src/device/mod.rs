@@ -28,7 +28,9 @@ use super::{
     },
     error::{VerbsError, consequence},
     locked_memory::LockedMemory,
-    provider::{ContextHandle, DeviceAttributes, OpenedContext, Provider, RawEvent, Transport},
+    provider::{
+        AnyHandle, ContextHandle, DeviceAttributes, OpenedContext, Provider, RawEvent, Transport,
+    },
 };
 
 /// An open device. Clones are the same device.
@@ -86,9 +88,9 @@ impl Device {
             events_taken: AtomicBool::new(false),
         };
         // SAFETY: the context was just opened; if this fails, `context` closes it.
-        context.attributes = unsafe { provider.query_device(opened.handle) }.map_err(|errno| {
-            context.failed("ibv_query_device", errno, "the device cannot be used")
-        })?;
+        let queried = unsafe { provider.query_device(opened.handle) };
+        let consequence = "the device cannot be used";
+        context.attributes = queried.map_err(context.failed("ibv_query_device", consequence))?;
         Ok(Self {
             context: Arc::new(context),
         })
@@ -160,10 +162,9 @@ impl Device {
     pub fn query_port(&self, port: u8) -> Result<PortAttributes, VerbsError> {
         self.check_port(port)?;
         // SAFETY: the context is open while `self` lives.
-        unsafe { self.provider().query_port(self.context.handle(), port) }.map_err(|errno| {
-            self.context
-                .failed("ibv_query_port", errno, "the port cannot be used")
-        })
+        let queried = unsafe { self.provider().query_port(self.context.handle(), port) };
+        let consequence = "the port cannot be used";
+        queried.map_err(self.context.failed("ibv_query_port", consequence))
     }
 
     /// Queries a port that has to carry traffic.
@@ -191,14 +192,14 @@ impl Device {
     pub fn query_gid(&self, port: u8, index: u32) -> Result<Option<GidEntry>, VerbsError> {
         self.check_port(port)?;
         // SAFETY: the context is open while `self` lives.
-        unsafe {
-            self.provider()
-                .query_gid(self.context.handle(), port, index)
-        }
-        .map_err(|errno| {
+        let queried = unsafe {
+            let context = self.context.handle();
+            self.provider().query_gid(context, port, index)
+        };
+        queried.map_err(
             self.context
-                .failed("ibv_query_gid", errno, "the GID cannot be used")
-        })
+                .failed("ibv_query_gid", "the GID cannot be used"),
+        )
     }
 
     /// Returns the occupied slots of a port's GID table, as they are now, as far as a connection
@@ -262,14 +263,12 @@ impl Device {
     pub fn pkey(&self, port: u8, index: u16) -> Result<u16, VerbsError> {
         self.check_port(port)?;
         // SAFETY: the context is open while `self` lives.
-        unsafe {
-            self.provider()
-                .query_pkey(self.context.handle(), port, index)
-        }
-        .map_err(|errno| {
-            self.context
-                .failed("ibv_query_pkey", errno, "the partition cannot be used")
-        })
+        let queried = unsafe {
+            let context = self.context.handle();
+            self.provider().query_pkey(context, port, index)
+        };
+        let consequence = "the partition cannot be used";
+        queried.map_err(self.context.failed("ibv_query_pkey", consequence))
     }
 
     /// Refuses a place behind the end of a port's table of partition keys. The first place needs no
@@ -349,13 +348,9 @@ impl DeviceContext {
     /// Takes one asynchronous event, acknowledged already.
     pub(crate) fn next_event(&self) -> Result<Option<RawEvent>, VerbsError> {
         // SAFETY: the context is open.
-        unsafe { self.provider.async_event(self.handle()) }.map_err(|errno| {
-            self.failed(
-                "ibv_get_async_event",
-                errno,
-                "changes of ports and queues are no longer told",
-            )
-        })
+        let taken = unsafe { self.provider.async_event(self.handle()) };
+        let consequence = "changes of ports and queues are no longer told";
+        taken.map_err(self.failed("ibv_get_async_event", consequence))
     }
 
     /// Checks that an object is of this open device, like the protection domain.
@@ -377,10 +372,9 @@ impl DeviceContext {
     pub(crate) fn failed(
         &self,
         call: &'static str,
-        source: Errno,
         consequence: &'static str,
-    ) -> VerbsError {
-        VerbsError::Call {
+    ) -> impl FnOnce(Errno) -> VerbsError {
+        move |source| VerbsError::Call {
             device: self.name.clone(),
             call,
             source,
@@ -405,11 +399,12 @@ impl DeviceContext {
                 source,
                 instead,
             },
-            false => self.failed(call, source, consequence(source, instead)),
+            false => self.failed(call, consequence(source, instead))(source),
         }
     }
 
     /// Refuses a size that is beyond the device's limit.
+    #[cfg(feature = "all")]
     pub(crate) fn check_limit(&self, asked: &RequestedSize) -> Result<(), VerbsError> {
         match asked.asked <= asked.limit {
             true => Ok(()),
@@ -441,6 +436,21 @@ impl DeviceContext {
         }
     }
 
+    /// Destroys an object of the context, but not in a child of a fork. Logs a refusal.
+    ///
+    /// # Safety
+    /// The contract of [`Provider::destroy`].
+    pub(crate) unsafe fn destroy(&self, handle: impl Into<AnyHandle>) {
+        if fork::is_child() {
+            return;
+        }
+        let handle = handle.into();
+        // SAFETY: the caller's contract.
+        if let Err(errno) = unsafe { self.provider.destroy(handle) } {
+            self.undestroyed(handle.end_verb(), errno);
+        }
+    }
+
     /// Logs that an object could not be destroyed. The object stays with the kernel until the
     /// context is closed, at the latest when the process ends.
     pub(crate) fn undestroyed(&self, call: &'static str, errno: Errno) {
@@ -456,13 +466,8 @@ impl DeviceContext {
 
 impl Drop for DeviceContext {
     fn drop(&mut self) {
-        if fork::is_child() {
-            return;
-        }
         // SAFETY: every object of this context held an `Arc` of it, so all are destroyed.
-        if let Err(errno) = unsafe { self.provider.close(self.opened.handle) } {
-            self.undestroyed("ibv_close_device", errno);
-        }
+        unsafe { self.destroy(self.opened.handle) };
     }
 }
 

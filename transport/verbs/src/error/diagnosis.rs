@@ -9,6 +9,19 @@ use super::VerbsError;
 use crate::{abi::partition::PartitionKey, locked_memory::LockedMemory};
 
 impl VerbsError {
+    /// Refuses a setting outside its range.
+    pub(crate) fn setting(
+        setting: &'static str,
+        given: impl fmt::Display,
+        allowed: impl Into<String>,
+    ) -> Self {
+        Self::Setting {
+            setting,
+            given: given.to_string(),
+            allowed: allowed.into(),
+        }
+    }
+
     /// Creates the error for a queue that was refused although no known limit of the device forbids
     /// it. The driver decides how much locked memory the queue takes.
     pub(crate) fn creation(

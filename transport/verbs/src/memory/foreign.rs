@@ -213,7 +213,7 @@ impl OnDeviceMemory {
     pub fn new(device: &Device, bytes: usize, align_log: u32) -> Result<Self, VerbsError> {
         const CALL: &str = "ibv_alloc_dm";
         let context = Arc::clone(device.context());
-        let limit = context.attributes().extended.device_memory_bytes;
+        let limit = context.attributes().device_memory_bytes;
         let lacks = |errno| {
             let instead = "register memory of this process";
             context.lacks(CALL, errno, "memory of its own", instead)
@@ -279,8 +279,7 @@ impl OnDeviceMemory {
             let provider = context.provider();
             provider.write_buffer(*handle, offset as u64, from)
         };
-        written
-            .map_err(|errno| context.failed("ibv_memcpy_to_dm", errno, "nothing is certain of it"))
+        written.map_err(context.failed("ibv_memcpy_to_dm", "nothing is certain of it"))
     }
 
     /// Reads bytes of the device's memory.
@@ -300,7 +299,7 @@ impl OnDeviceMemory {
             let provider = context.provider();
             provider.read_buffer(*handle, offset as u64, into)
         };
-        read.map_err(|errno| context.failed("ibv_memcpy_from_dm", errno, "no byte is certain"))
+        read.map_err(context.failed("ibv_memcpy_from_dm", "no byte is certain"))
     }
 
     /// Registers a part of the memory, for requests of this end and of peers.
@@ -323,13 +322,7 @@ impl OnDeviceMemory {
         let DeviceBuffer {
             handle, context, ..
         } = &*self.buffer;
-        if !Arc::ptr_eq(context, &inner.context) {
-            return Err(VerbsError::OtherDevice {
-                object: "device's memory",
-                device: inner.context.name().to_owned(),
-                other: context.name().to_owned(),
-            });
-        }
+        inner.context.check_same("device's memory", context)?;
         // SAFETY: domain and buffer are alive, and of one context.
         let registered = unsafe {
             let provider = context.provider();
@@ -366,13 +359,8 @@ impl OnDeviceMemory {
 
 impl Drop for DeviceBuffer {
     fn drop(&mut self) {
-        if fork::is_child() {
-            return;
-        }
         // SAFETY: regions of it held an `Arc` of it, so all are deregistered.
-        if let Err(errno) = unsafe { self.context.provider().destroy_buffer(self.handle) } {
-            self.context.undestroyed("ibv_free_dm", errno);
-        }
+        unsafe { self.context.destroy(self.handle) };
     }
 }
 
@@ -382,9 +370,5 @@ fn length(setting: &'static str, range: &Range<u64>) -> Result<usize, VerbsError
         .checked_sub(range.start)
         .filter(|bytes| *bytes > 0);
     let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok());
-    bytes.ok_or_else(|| VerbsError::Setting {
-        setting,
-        given: format!("{range:?}"),
-        allowed: "one byte or more".to_owned(),
-    })
+    bytes.ok_or_else(|| VerbsError::setting(setting, format!("{range:?}"), "one byte or more"))
 }

@@ -4,10 +4,8 @@ pub(crate) mod anonymous;
 #[cfg(feature = "all")]
 #[cfg_attr(docsrs, doc(cfg(feature = "all")))]
 pub mod foreign;
-pub(crate) mod on_demand;
 pub(crate) mod protection_domain;
 pub mod region;
-mod reregister;
 pub mod scatter_entry;
 
 pub use crate::abi::remote_address;

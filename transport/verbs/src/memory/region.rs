@@ -93,7 +93,6 @@ impl RegionAccess {
 
     /// The device asks for the memory's pages when it needs them, in place of pinning all at once:
     /// registering takes no time and no locked memory, and the first access of each page takes long.
-    /// [`MemoryRegion::prefetch`] asks beforehand.
     pub const ON_DEMAND: Self = Self(access_flags::ON_DEMAND);
 
     /// Returns whether these rights contain all of `other`.
@@ -110,8 +109,7 @@ impl RegionAccess {
 
     /// Refuses rights that the device does not have.
     fn check(self, context: &DeviceContext) -> Result<(), VerbsError> {
-        let on_demand = &context.attributes().extended.on_demand;
-        match self.contains(Self::ON_DEMAND) && !on_demand.is_there() {
+        match self.contains(Self::ON_DEMAND) && !context.attributes().on_demand_paging {
             false => Ok(()),
             true => Err(context.lacks(
                 "ibv_reg_mr",
@@ -133,8 +131,6 @@ impl RegionAccess {
 #[derive(Debug)]
 pub struct MemoryRegion<M: DeviceMemory> {
     pub(super) memory: ManuallyDrop<M>,
-    /// Memory that the device may know in place of `memory`, since a change has failed.
-    pub(super) doubtful: ManuallyDrop<Option<M>>,
     pub(crate) registration: Arc<RegionRegistration>,
     pub(super) base: NonNull<u8>,
     pub(super) bytes: usize,
@@ -213,7 +209,6 @@ impl<M: DeviceMemory> MemoryRegion<M> {
         let (registration, is_noted) = RegionRegistration::new(handle, domain, range);
         let region = Self {
             memory: ManuallyDrop::new(memory),
-            doubtful: ManuallyDrop::new(None),
             registration,
             base,
             bytes,
@@ -343,7 +338,6 @@ impl<M: DeviceMemory> Drop for MemoryRegion<M> {
             // neither value is touched after this.
             unsafe {
                 ManuallyDrop::drop(&mut self.memory);
-                ManuallyDrop::drop(&mut self.doubtful);
             }
         }
     }
@@ -384,12 +378,6 @@ impl RegionRegistration {
         }
     }
 
-    /// Notes the registration in another domain. Returns whether that takes it.
-    pub(super) fn move_to(self: &Arc<Self>, from: &Domain, to: &Domain) -> bool {
-        from.forget(self.number);
-        to.note(self.number, self)
-    }
-
     /// Ends the registration, if that was not done before. Returns whether the device is done with
     /// the memory.
     pub(crate) fn end(&self) -> bool {
@@ -404,7 +392,7 @@ impl RegionRegistration {
             let context = &domain.context;
             // SAFETY: the region is registered, and `state`, which is locked, no longer has its
             // handle after this.
-            let ended = unsafe { context.provider().deregister(*handle) };
+            let ended = unsafe { context.provider().destroy((*handle).into()) };
             *state = match ended {
                 Ok(()) if range.is_empty() => RegistrationState::Ended,
                 Ok(()) => {

@@ -15,11 +15,7 @@ use crate::{
         completion_polling::CompletionPolling,
         work_id::{Operation, WorkId},
     },
-    completion::{
-        channel::CompletionChannel,
-        queue::{Channel, CompletionQueue},
-        work_completion::WorkCompletion,
-    },
+    completion::{queue::CompletionQueue, work_completion::WorkCompletion},
     device::Device,
     error::VerbsError,
     memory::{
@@ -186,9 +182,7 @@ impl TestQueue {
         [access, remote]: [RegionAccess; 2],
     ) -> Result<Self, ProbeFailure> {
         // The queue has a channel, like the real one.
-        let channel = Channel::Own(CompletionChannel::new(device.context())?);
-        let entries = 2 * MESSAGES + 2;
-        let queue = CompletionQueue::create(device, entries, channel, 0, polling, times)?;
+        let queue = CompletionQueue::of_kind(device, 2 * MESSAGES + 2, 0, polling, times)?;
         let memory = AnonymousMemory::new(4096);
         let memory = memory.map_err(|error| VerbsError::Other(error.into()))?;
         let region = Arc::new(MemoryRegion::register(domain, memory, access)?);

@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 use rustix::io::Errno;
 
 use super::{ChannelHandle, CompletionHandle, ContextHandle};
-use crate::abi::{PollAttributes, completion_fields::CompletionFields};
+use crate::abi::PollAttributes;
 
 /// `ibv_start_poll`.
 pub type StartPoll = unsafe extern "C" fn(*mut c_void, *mut PollAttributes) -> c_int;
@@ -20,11 +20,6 @@ pub type EndPoll = unsafe extern "C" fn(*mut c_void);
 pub type ReadField = unsafe extern "C" fn(*mut c_void) -> u32;
 /// `ibv_wc_read_completion_ts`.
 pub type ReadTime = unsafe extern "C" fn(*mut c_void) -> u64;
-
-/// `ibv_wc_read_sl` and its like.
-pub type ReadByte = unsafe extern "C" fn(*mut c_void) -> u8;
-/// `ibv_wc_read_cvlan`.
-pub type ReadVlan = unsafe extern "C" fn(*mut c_void) -> u16;
 
 /// The calls of one extended completion queue, and the places where it shows the completion that it
 /// stands at. A provider sets them when it makes the queue and never again.
@@ -54,33 +49,6 @@ pub struct BatchCalls {
     pub qp_num: ReadField,
     /// The completion's time by the device's clock; only where it was requested.
     pub time: Option<ReadTime>,
-    /// The calls of the fields that were requested beyond these.
-    pub details: DetailCalls,
-}
-
-/// The calls that read further fields of a completion; each only where it was requested.
-#[derive(Clone, Copy, Default)]
-pub struct DetailCalls {
-    /// The sender's queue pair.
-    pub source_queue_pair: Option<ReadField>,
-    /// The sender's LID.
-    pub source_lid: Option<ReadField>,
-    /// The service level.
-    pub service_level: Option<ReadByte>,
-    /// The path bits of the port's LID.
-    pub path_bits: Option<ReadByte>,
-    /// The customer's VLAN.
-    pub vlan: Option<ReadVlan>,
-    /// The tag of the flow rule.
-    pub flow_tag: Option<ReadField>,
-    /// The completion's time by the system's clock, in nanoseconds.
-    pub wall_clock: Option<ReadTime>,
-}
-
-impl fmt::Debug for DetailCalls {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("DetailCalls")
-    }
 }
 
 // SAFETY: functions, and places that the queue's one owner reads between them (rule 2).
@@ -94,9 +62,9 @@ impl fmt::Debug for BatchCalls {
     }
 }
 
-/// The description of an extended completion queue.
+/// The description of a completion queue.
 #[derive(Clone, Copy, Debug)]
-pub struct ExtendedInit {
+pub struct CompletionInit {
     /// Entries wanted.
     pub entries: u32,
     /// The channel that the queue wakes.
@@ -105,12 +73,8 @@ pub struct ExtendedInit {
     pub vector: u32,
     /// The tag by which events name the queue.
     pub tag: u64,
-    /// True if each completion has a time.
+    /// True if each completion has a time, which only an extended queue tells.
     pub times: bool,
-    /// The further fields that each completion has.
-    pub fields: CompletionFields,
-    /// True if the device does not look whether the queue has room.
-    pub ignores_overrun: bool,
 }
 
 /// An extended completion queue.
@@ -124,32 +88,16 @@ pub struct ExtendedQueue {
     pub calls: BatchCalls,
 }
 
-/// The clock that completions are stamped by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClockAttributes {
-    /// The clock's ticks in a millisecond.
-    pub kilohertz: u64,
-    /// The bits of a stamp that count.
-    pub mask: u64,
-}
-
 /// The part of [`Provider`](super::Provider) that is about completions.
 ///
 /// # Safety
 /// The contract of [`Provider`](super::Provider).
-#[allow(
-    clippy::missing_safety_doc,
-    reason = "one contract for all methods, stated on the trait"
-)]
-#[allow(clippy::missing_errors_doc, reason = "the errno of the verb behind it")]
 pub trait CompletionProvider {
     /// `ibv_create_comp_channel`; returns its descriptor too.
     unsafe fn create_channel(
         &self,
         context: ContextHandle,
     ) -> Result<(ChannelHandle, RawFd), Errno>;
-    /// `ibv_destroy_comp_channel`.
-    unsafe fn destroy_channel(&self, channel: ChannelHandle) -> Result<(), Errno>;
     /// `ibv_get_cq_event`; returns the tag of the queue, or `None` without an event. The caller has to
     /// acknowledge it.
     unsafe fn channel_event(&self, channel: ChannelHandle) -> Result<Option<u64>, Errno>;
@@ -157,39 +105,17 @@ pub trait CompletionProvider {
     unsafe fn create_completion_queue(
         &self,
         context: ContextHandle,
-        entries: u32,
-        channel: Option<ChannelHandle>,
-        vector: u32,
-        tag: u64,
+        init: &CompletionInit,
     ) -> Result<(CompletionHandle, u32), Errno>;
     /// `ibv_create_cq_ex` for one thread, with the fields that [`BatchCalls`] has.
     /// `EOPNOTSUPP` where there is none, or none with times.
     unsafe fn create_extended_queue(
         &self,
         context: ContextHandle,
-        init: &ExtendedInit,
+        init: &CompletionInit,
     ) -> Result<ExtendedQueue, Errno>;
-    /// `ibv_query_device_ex`, as far as it is about the clock; `None` where there is none.
-    unsafe fn query_clock(&self, context: ContextHandle) -> Result<Option<ClockAttributes>, Errno>;
     /// `ibv_query_rt_values_ex`: the clock, now.
     unsafe fn read_clock(&self, context: ContextHandle) -> Result<u64, Errno>;
-    /// [`ibv_resize_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_resize_cq.3.html); returns the
-    /// size of the queue. No thread polls it during the call.
-    unsafe fn resize_completion_queue(
-        &self,
-        queue: CompletionHandle,
-        entries: u32,
-    ) -> Result<u32, Errno>;
-    /// [`ibv_modify_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_modify_cq.3.html): an event
-    /// after so many completions or microseconds.
-    unsafe fn moderate_completions(
-        &self,
-        queue: CompletionHandle,
-        count: u16,
-        micros: u16,
-    ) -> Result<(), Errno>;
     /// `ibv_ack_cq_events`.
     unsafe fn acknowledge(&self, queue: CompletionHandle, events: u32);
-    /// `ibv_destroy_cq`.
-    unsafe fn destroy_completion_queue(&self, queue: CompletionHandle) -> Result<(), Errno>;
 }

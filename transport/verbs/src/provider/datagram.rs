@@ -9,11 +9,6 @@ use crate::abi::{gid::Gid, queue_pair_attributes::AddressVector};
 ///
 /// # Safety
 /// The contract of [`Provider`](super::Provider).
-#[allow(
-    clippy::missing_safety_doc,
-    reason = "one contract for all methods, stated on the trait"
-)]
-#[allow(clippy::missing_errors_doc, reason = "the errno of the verb behind it")]
 pub trait DatagramProvider {
     /// [`ibv_create_ah(3)`](https://man7.org/linux/man-pages/man3/ibv_create_ah.3.html).
     unsafe fn create_address(
@@ -21,8 +16,6 @@ pub trait DatagramProvider {
         domain: DomainHandle,
         vector: &AddressVector,
     ) -> Result<AddressObject, Errno>;
-    /// `ibv_destroy_ah`.
-    unsafe fn destroy_address(&self, address: AddressObject) -> Result<(), Errno>;
     /// [`ibv_attach_mcast(3)`](https://man7.org/linux/man-pages/man3/ibv_attach_mcast.3.html).
     unsafe fn attach_multicast(&self, pair: PairHandle, group: Gid, lid: u16) -> Result<(), Errno>;
     /// `ibv_detach_mcast`.

@@ -10,11 +10,6 @@ use super::{BufferHandle, ContextHandle, DomainHandle, RegisteredRegion};
 ///
 /// # Safety
 /// The contract of [`Provider`](super::Provider).
-#[allow(
-    clippy::missing_safety_doc,
-    reason = "one contract for all methods, stated on the trait"
-)]
-#[allow(clippy::missing_errors_doc, reason = "the errno of the verb behind it")]
 pub trait ForeignProvider {
     /// `ibv_reg_dmabuf_mr`, on the page of
     /// [`ibv_reg_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html). The region's
@@ -35,8 +30,6 @@ pub trait ForeignProvider {
         bytes: usize,
         align_log: u32,
     ) -> Result<BufferHandle, Errno>;
-    /// `ibv_free_dm`.
-    unsafe fn destroy_buffer(&self, buffer: BufferHandle) -> Result<(), Errno>;
     /// `ibv_memcpy_to_dm`. The bytes are within the buffer.
     unsafe fn write_buffer(
         &self,

@@ -4,11 +4,8 @@ use std::ptr::NonNull;
 
 use rustix::io::Errno;
 
-use super::{
-    ContextHandle, DomainHandle, PairHandle, RegionHandle, ThreadDomainHandle, WindowHandle,
-    WindowKind,
-};
-use crate::abi::{BindInfo, Sge};
+use super::{ContextHandle, DomainHandle, PairHandle, RegionHandle, WindowHandle, WindowKind};
+use crate::abi::BindInfo;
 
 /// A registered region's keys.
 #[derive(Clone, Copy, Debug)]
@@ -21,56 +18,15 @@ pub struct RegisteredRegion {
     pub rkey: u32,
 }
 
-/// The change of a registration; what is `None` stays.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Reregistration {
-    /// The new protection domain.
-    pub domain: Option<DomainHandle>,
-    /// The new memory: its first byte, and its length.
-    pub memory: Option<(NonNull<u8>, usize)>,
-    /// The new rights.
-    pub access: Option<u32>,
-}
-
-/// The result of a change of a registration that failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReregisterFailure {
-    /// The registration is as it was.
-    Unchanged(Errno),
-    /// The registration cannot be used, but has to be ended.
-    Unusable(Errno),
-}
-
 /// The part of [`Provider`](super::Provider) that is about protection domains and memory.
 ///
 /// # Safety
 /// The contract of [`Provider`](super::Provider).
-#[allow(
-    clippy::missing_safety_doc,
-    reason = "one contract for all methods, stated on the trait"
-)]
-#[allow(clippy::missing_errors_doc, reason = "the errno of the verb behind it")]
 pub trait MemoryProvider {
     /// [`ibv_alloc_pd(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_pd.3.html).
     unsafe fn create_domain(&self, context: ContextHandle) -> Result<DomainHandle, Errno>;
-    /// [`ibv_alloc_td(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_td.3.html).
-    unsafe fn create_thread_domain(
-        &self,
-        context: ContextHandle,
-    ) -> Result<ThreadDomainHandle, Errno>;
-    /// `ibv_dealloc_td`.
-    unsafe fn destroy_thread_domain(&self, thread: ThreadDomainHandle) -> Result<(), Errno>;
-    /// [`ibv_alloc_parent_domain(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_parent_domain.3.html).
-    unsafe fn create_parent_domain(
-        &self,
-        context: ContextHandle,
-        domain: DomainHandle,
-        thread: Option<ThreadDomainHandle>,
-    ) -> Result<DomainHandle, Errno>;
-    /// `ibv_dealloc_pd`, of a parent domain too.
-    unsafe fn destroy_domain(&self, domain: DomainHandle) -> Result<(), Errno>;
     /// [`ibv_reg_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html). The range is
-    /// mapped, and stays so until `deregister` is done.
+    /// mapped, and stays so until the region is destroyed.
     unsafe fn register(
         &self,
         domain: DomainHandle,
@@ -78,25 +34,6 @@ pub trait MemoryProvider {
         bytes: usize,
         access: u32,
     ) -> Result<RegisteredRegion, Errno>;
-    /// `ibv_dereg_mr`.
-    unsafe fn deregister(&self, region: RegionHandle) -> Result<(), Errno>;
-
-    /// [`ibv_rereg_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_rereg_mr.3.html); returns the
-    /// region's keys. A new range is mapped, and stays so until `deregister` is done. After this the
-    /// device touches no byte of an old range.
-    unsafe fn reregister(
-        &self,
-        region: RegionHandle,
-        change: &Reregistration,
-    ) -> Result<(u32, u32), ReregisterFailure>;
-    /// [`ibv_advise_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_advise_mr.3.html).
-    unsafe fn advise(
-        &self,
-        domain: DomainHandle,
-        advice: u32,
-        flags: u32,
-        piece: Sge,
-    ) -> Result<(), Errno>;
 
     /// [`ibv_alloc_mw(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_mw.3.html); returns the
     /// window's key too.
@@ -105,8 +42,6 @@ pub trait MemoryProvider {
         domain: DomainHandle,
         kind: WindowKind,
     ) -> Result<(WindowHandle, u32), Errno>;
-    /// `ibv_dealloc_mw`, which also unbinds the window.
-    unsafe fn destroy_window(&self, window: WindowHandle) -> Result<(), Errno>;
     /// [`ibv_bind_mw(3)`](https://man7.org/linux/man-pages/man3/ibv_bind_mw.3.html), for a window of
     /// type 1; returns the key that it gets. The region in `info` exists, or is null.
     unsafe fn bind_window(

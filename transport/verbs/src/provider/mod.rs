@@ -16,8 +16,13 @@
 //!    ibv_post_srq_recv(3), ibv_poll_cq(3) and ibv_req_notify_cq(3), and any threads may call them
 //!    at a time. The calls of an extended completion queue ([`BatchCalls`]) follow
 //!    ibv_create_cq_ex(3), and one thread calls them at a time.
-//! 3. After `deregister` has returned `Ok`, the device reads and writes no byte of the
+//! 3. After `destroy` has returned `Ok` for a region, the device reads and writes no byte of the
 //!    region any more.
+#![allow(
+    clippy::missing_safety_doc,
+    clippy::missing_errors_doc,
+    reason = "the providers' traits state one contract for all methods: the verb's, and its errno"
+)]
 
 pub(crate) mod all;
 mod attributes;
@@ -44,25 +49,24 @@ use rustix::io::Errno;
 
 use super::{
     abi::{
-        RecvWr, SendWr, Wc, attribute_mask::AttributeMask, fork_status::ForkStatus, gid::GidEntry,
-        port::PortAttributes, queue_pair_attributes::QueuePairAttributes,
-        queue_pair_kind::QueuePairKind,
+        RecvWr, SendWr, Wc, attribute_mask::AttributeMask, enumeration::enumeration,
+        fork_status::ForkStatus, gid::GidEntry, port::PortAttributes,
+        queue_pair_attributes::QueuePairAttributes, queue_pair_kind::QueuePairKind,
     },
     error::VerbsError,
 };
 
-pub use attributes::{
-    AtomicSupport, DeviceAttributes, ExtendedAttributes, OnDemandSupport, PacketPacing, PciAtomics,
-    ReceiveHashing, Segmentation, TagMatching,
-};
+pub use attributes::{AtomicSupport, DeviceAttributes};
 pub use completion::{
-    BatchCalls, ClockAttributes, CompletionProvider, DetailCalls, EndPoll, ExtendedInit,
-    ExtendedQueue, NextPoll, ReadByte, ReadField, ReadTime, ReadVlan, StartPoll,
+    BatchCalls, CompletionInit, CompletionProvider, EndPoll, ExtendedQueue, NextPoll, ReadField,
+    ReadTime, StartPoll,
 };
 #[cfg(feature = "libibverbs")]
 pub use libibverbs::Libibverbs;
-pub use memory::{MemoryProvider, RegisteredRegion, ReregisterFailure, Reregistration};
-pub use shared_receives::{SharedReceiveAttributes, SharedReceiveProvider};
+pub use memory::{MemoryProvider, RegisteredRegion};
+pub use shared_receives::{
+    CreatedSharedReceive, SharedReceiveAttributes, SharedReceiveInit, SharedReceiveProvider,
+};
 
 /// [`ibv_post_send(3)`](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html).
 pub type PostSend = unsafe extern "C" fn(*mut c_void, *mut SendWr, *mut *mut SendWr) -> c_int;
@@ -95,56 +99,78 @@ impl fmt::Debug for HotCalls {
 }
 
 macro_rules! handles {
-    ($($(#[$doc:meta])* $name:ident;)*) => {$(
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub struct $name(NonNull<c_void>);
+    ($($(#[$doc:meta])* $kind:ident: $name:ident, $verb:literal;)*) => {
+        $(
+            $(#[$doc])*
+            #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+            pub struct $name(NonNull<c_void>);
 
-        // SAFETY: a handle is a name; the provider's calls take it from any thread (rule 2).
-        unsafe impl Send for $name {}
-        // SAFETY: as above.
-        unsafe impl Sync for $name {}
+            // SAFETY: a handle is a name; the provider's calls take it from any thread (rule 2).
+            unsafe impl Send for $name {}
+            // SAFETY: as above.
+            unsafe impl Sync for $name {}
 
-        impl $name {
-            /// Names the object at `pointer`, if there is one.
-            pub fn new<T>(pointer: *mut T) -> Option<Self> {
-                NonNull::new(pointer.cast()).map(Self)
+            impl $name {
+                /// Names the object at `pointer`, if there is one.
+                pub fn new<T>(pointer: *mut T) -> Option<Self> {
+                    NonNull::new(pointer.cast()).map(Self)
+                }
+
+                /// Returns the pointer that the provider's C functions take.
+                #[inline]
+                pub fn as_ptr<T>(self) -> *mut T {
+                    self.0.as_ptr().cast()
+                }
             }
 
-            /// Returns the pointer that the provider's C functions take.
-            #[inline]
-            pub fn as_ptr<T>(self) -> *mut T {
-                self.0.as_ptr().cast()
+            impl From<$name> for AnyHandle {
+                fn from(handle: $name) -> Self {
+                    Self::$kind(handle)
+                }
+            }
+        )*
+
+        /// The handle of any object.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum AnyHandle {
+            $($(#[$doc])* $kind($name),)*
+        }
+
+        impl AnyHandle {
+            /// Returns the name of the verb that destroys the object.
+            #[must_use]
+            pub fn end_verb(self) -> &'static str {
+                match self {
+                    $(Self::$kind(_) => $verb,)*
+                }
             }
         }
-    )*};
+    };
 }
 
 handles! {
     /// An open device.
-    ContextHandle;
+    Context: ContextHandle, "ibv_close_device";
     /// A protection domain.
-    DomainHandle;
-    /// A thread domain.
-    ThreadDomainHandle;
+    Domain: DomainHandle, "ibv_dealloc_pd";
     /// A memory region.
-    RegionHandle;
+    Region: RegionHandle, "ibv_dereg_mr";
     /// A memory window.
-    WindowHandle;
+    Window: WindowHandle, "ibv_dealloc_mw";
     /// Memory of a device.
-    BufferHandle;
+    Buffer: BufferHandle, "ibv_free_dm";
     /// A completion channel.
-    ChannelHandle;
+    Channel: ChannelHandle, "ibv_destroy_comp_channel";
     /// A completion queue.
-    CompletionHandle;
+    Completion: CompletionHandle, "ibv_destroy_cq";
     /// A shared receive queue.
-    SharedReceiveHandle;
+    SharedReceive: SharedReceiveHandle, "ibv_destroy_srq";
     /// A queue pair.
-    PairHandle;
+    Pair: PairHandle, "ibv_destroy_qp";
     /// An address handle.
-    AddressObject;
+    Address: AddressObject, "ibv_destroy_ah";
     /// A domain of extended connections.
-    XrcDomainHandle;
+    XrcDomain: XrcDomainHandle, "ibv_close_xrcd";
 }
 
 /// An entry of the list of devices.
@@ -162,98 +188,39 @@ pub struct DeviceEntry {
     pub node_type: NodeType,
 }
 
-/// `enum ibv_node_type`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NodeType {
-    /// A channel adapter, of InfiniBand or RoCE.
-    ChannelAdapter,
-    /// A switch of InfiniBand.
-    Switch,
-    /// A router of InfiniBand.
-    Router,
-    /// An adapter of iWARP.
-    Rnic,
-    /// An adapter of usNIC.
-    UsNic,
-    /// An adapter of usNIC over UDP.
-    UsNicUdp,
-    /// An adapter of a network of the vendor's own.
-    Unspecified,
-    /// A number that this version does not know.
-    Unknown(i32),
-}
-
-impl NodeType {
-    /// Translates the C enumeration.
-    #[must_use]
-    pub fn from_raw(raw: i32) -> Self {
-        match raw {
-            1 => Self::ChannelAdapter,
-            2 => Self::Switch,
-            3 => Self::Router,
-            4 => Self::Rnic,
-            5 => Self::UsNic,
-            6 => Self::UsNicUdp,
-            7 => Self::Unspecified,
-            other => Self::Unknown(other),
-        }
+enumeration! {
+    /// `enum ibv_node_type`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    NodeType(i32), "unknown ({})", {
+        /// A channel adapter, of InfiniBand or RoCE.
+        ChannelAdapter = 1, "InfiniBand channel adapter";
+        /// A switch of InfiniBand.
+        Switch = 2, "InfiniBand switch";
+        /// A router of InfiniBand.
+        Router = 3, "InfiniBand router";
+        /// An adapter of iWARP.
+        Rnic = 4, "iWARP NIC";
+        /// An adapter of usNIC.
+        UsNic = 5, "usNIC";
+        /// An adapter of usNIC over UDP.
+        UsNicUdp = 6, "usNIC UDP";
+        /// An adapter of a network of the vendor's own.
+        Unspecified = 7, "unspecified";
     }
 }
 
-impl fmt::Display for NodeType {
-    /// The names of `ibv_node_type_str`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::ChannelAdapter => "InfiniBand channel adapter",
-            Self::Switch => "InfiniBand switch",
-            Self::Router => "InfiniBand router",
-            Self::Rnic => "iWARP NIC",
-            Self::UsNic => "usNIC",
-            Self::UsNicUdp => "usNIC UDP",
-            Self::Unspecified => "unspecified",
-            Self::Unknown(raw) => return write!(f, "unknown ({raw})"),
-        })
-    }
-}
-
-/// `enum ibv_transport_type`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transport {
-    /// InfiniBand and RoCE.
-    InfiniBand,
-    /// RDMA over tcp.
-    Iwarp,
-    /// Cisco's usNIC, over Ethernet or UDP.
-    UsNic,
-    /// A network of the vendor's own, such as EFA.
-    Unspecified,
-    /// A number that this version does not know.
-    Unknown(i32),
-}
-
-impl Transport {
-    /// From the C enumeration.
-    #[must_use]
-    pub fn from_raw(raw: i32) -> Self {
-        match raw {
-            0 => Self::InfiniBand,
-            1 => Self::Iwarp,
-            2 | 3 => Self::UsNic,
-            4 => Self::Unspecified,
-            other => Self::Unknown(other),
-        }
-    }
-}
-
-impl fmt::Display for Transport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::InfiniBand => f.write_str("InfiniBand/RoCE"),
-            Self::Iwarp => f.write_str("iWARP"),
-            Self::UsNic => f.write_str("usNIC"),
-            Self::Unspecified => f.write_str("vendor-specific (EFA and the like)"),
-            Self::Unknown(raw) => write!(f, "unknown ({raw})"),
-        }
+enumeration! {
+    /// `enum ibv_transport_type`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    Transport(i32), "unknown ({})", {
+        /// InfiniBand and RoCE.
+        InfiniBand = 0, "InfiniBand/RoCE";
+        /// RDMA over tcp.
+        Iwarp = 1, "iWARP";
+        /// Cisco's usNIC, over Ethernet or UDP.
+        UsNic = 2 | 3, "usNIC";
+        /// A network of the vendor's own, such as EFA.
+        Unspecified = 4, "vendor-specific (EFA and the like)";
     }
 }
 
@@ -356,11 +323,6 @@ mod sealed {
 /// Every `unsafe` method asks for one thing: the handles given to it came from this provider and
 /// have not been destroyed; destroying calls also require that no other object still uses the one
 /// destroyed. A refusal has the errno of the call of the same name in libibverbs.
-#[allow(
-    clippy::missing_safety_doc,
-    reason = "one contract for all methods, stated on the trait"
-)]
-#[allow(clippy::missing_errors_doc, reason = "the errno of the verb behind it")]
 pub trait Provider:
     MemoryProvider
     + CompletionProvider
@@ -382,8 +344,8 @@ pub trait Provider:
     /// `ibv_open_device`, for a device in the list, which is taken again. The error tells which of
     /// the two calls failed.
     fn open(&self, name: &str) -> Result<OpenedContext, VerbsError>;
-    /// `ibv_close_device`.
-    unsafe fn close(&self, context: ContextHandle) -> Result<(), Errno>;
+    /// Destroys an object, by its [verb](AnyHandle::end_verb). A window is unbound thereby.
+    unsafe fn destroy(&self, handle: AnyHandle) -> Result<(), Errno>;
     /// [`ibv_query_device(3)`](https://man7.org/linux/man-pages/man3/ibv_query_device.3.html).
     unsafe fn query_device(&self, context: ContextHandle) -> Result<DeviceAttributes, Errno>;
     /// [`ibv_query_port(3)`](https://man7.org/linux/man-pages/man3/ibv_query_port.3.html).
@@ -416,6 +378,4 @@ pub trait Provider:
     ) -> Result<(), Errno>;
     /// [`ibv_query_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_query_qp.3.html).
     unsafe fn query_pair(&self, pair: PairHandle) -> Result<QueriedPair, Errno>;
-    /// `ibv_destroy_qp`.
-    unsafe fn destroy_pair(&self, pair: PairHandle) -> Result<(), Errno>;
 }

@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-use super::{DomainHandle, SharedReceiveHandle};
+use super::{CompletionHandle, DomainHandle, SharedReceiveHandle, XrcDomainHandle};
 
 /// `ibv_srq_attr`: a shared receive queue as its device describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,42 +15,54 @@ pub struct SharedReceiveAttributes {
     pub limit: u32,
 }
 
+/// The description of a shared receive queue.
+#[derive(Clone, Copy, Debug)]
+pub struct SharedReceiveInit {
+    /// Receives wanted.
+    pub requests: u32,
+    /// Scatter entries of a receive.
+    pub entries: u32,
+    /// The tag by which events name the queue.
+    pub tag: u64,
+    /// Of a queue for extended connections: their domain, and the queue for completions of receives.
+    pub xrc: Option<(XrcDomainHandle, CompletionHandle)>,
+}
+
+/// A new shared receive queue, with the sizes that it got.
+#[derive(Clone, Copy, Debug)]
+pub struct CreatedSharedReceive {
+    /// The queue.
+    pub handle: SharedReceiveHandle,
+    /// The number by which senders of extended connections name it; 0 of another queue.
+    pub number: u32,
+    /// Receives that it holds.
+    pub requests: u32,
+    /// Scatter entries of a receive.
+    pub entries: u32,
+}
+
 /// The part of [`Provider`](super::Provider) that is about shared receive queues.
 ///
 /// # Safety
 /// The contract of [`Provider`](super::Provider).
-#[allow(
-    clippy::missing_safety_doc,
-    reason = "one contract for all methods, stated on the trait"
-)]
-#[allow(clippy::missing_errors_doc, reason = "the errno of the verb behind it")]
 pub trait SharedReceiveProvider {
-    /// `ibv_create_srq`; returns the numbers of requests and entries that the queue has.
+    /// `ibv_create_srq`; for extended connections
+    /// [`ibv_create_srq_ex(3)`](https://man7.org/linux/man-pages/man3/ibv_create_srq_ex.3.html) of the
+    /// type `IBV_SRQT_XRC`, and `ibv_get_srq_num`.
     unsafe fn create_shared_receive(
         &self,
         domain: DomainHandle,
-        requests: u32,
-        entries: u32,
-        tag: u64,
-    ) -> Result<(SharedReceiveHandle, u32, u32), Errno>;
+        init: &SharedReceiveInit,
+    ) -> Result<CreatedSharedReceive, Errno>;
     /// `ibv_modify_srq` with `IBV_SRQ_LIMIT`.
     unsafe fn arm_shared_receive_limit(
         &self,
         queue: SharedReceiveHandle,
         limit: u32,
     ) -> Result<(), Errno>;
-    /// `ibv_modify_srq` with `IBV_SRQ_MAX_WR`; the size of the queue is then queried. No thread posts
-    /// to it during the call.
-    unsafe fn resize_shared_receive(
-        &self,
-        queue: SharedReceiveHandle,
-        requests: u32,
-    ) -> Result<(), Errno>;
     /// [`ibv_query_srq(3)`](https://man7.org/linux/man-pages/man3/ibv_query_srq.3.html).
     unsafe fn query_shared_receive(
         &self,
         queue: SharedReceiveHandle,
     ) -> Result<SharedReceiveAttributes, Errno>;
-    /// `ibv_destroy_srq`.
-    unsafe fn destroy_shared_receive(&self, queue: SharedReceiveHandle) -> Result<(), Errno>;
 }

@@ -4,47 +4,12 @@ use std::os::fd::RawFd;
 
 use rustix::io::Errno;
 
-use super::{
-    CompletionHandle, ContextHandle, DomainHandle, PairHandle, SharedReceiveHandle, XrcDomainHandle,
-};
-
-/// The description of a shared receive queue for extended connections.
-#[derive(Clone, Copy, Debug)]
-pub struct XrcReceivesInit {
-    /// The domain of the connections that it serves.
-    pub xrc_domain: XrcDomainHandle,
-    /// The queue for completions of its receives.
-    pub completions: CompletionHandle,
-    /// Receives wanted.
-    pub requests: u32,
-    /// Scatter entries of a receive.
-    pub entries: u32,
-    /// The tag by which events name the queue.
-    pub tag: u64,
-}
-
-/// A shared receive queue for extended connections.
-#[derive(Clone, Copy, Debug)]
-pub struct CreatedXrcReceives {
-    /// The queue.
-    pub handle: SharedReceiveHandle,
-    /// The number by which senders name it.
-    pub number: u32,
-    /// Receives that it holds.
-    pub requests: u32,
-    /// Scatter entries of a receive.
-    pub entries: u32,
-}
+use super::{ContextHandle, PairHandle, XrcDomainHandle};
 
 /// The part of [`Provider`](super::Provider) that is about extended reliable connections.
 ///
 /// # Safety
 /// The contract of [`Provider`](super::Provider).
-#[allow(
-    clippy::missing_safety_doc,
-    reason = "one contract for all methods, stated on the trait"
-)]
-#[allow(clippy::missing_errors_doc, reason = "the errno of the verb behind it")]
 pub trait XrcProvider {
     /// [`ibv_open_xrcd(3)`](https://man7.org/linux/man-pages/man3/ibv_open_xrcd.3.html): the domain of
     /// a file, or one without a file. `flags` are `O_CREAT` and `O_EXCL`.
@@ -54,15 +19,6 @@ pub trait XrcProvider {
         file: Option<RawFd>,
         flags: i32,
     ) -> Result<XrcDomainHandle, Errno>;
-    /// `ibv_close_xrcd`.
-    unsafe fn close_xrc_domain(&self, domain: XrcDomainHandle) -> Result<(), Errno>;
-    /// [`ibv_create_srq_ex(3)`](https://man7.org/linux/man-pages/man3/ibv_create_srq_ex.3.html) of the
-    /// type `IBV_SRQT_XRC`, and `ibv_get_srq_num`.
-    unsafe fn create_xrc_receives(
-        &self,
-        domain: DomainHandle,
-        init: &XrcReceivesInit,
-    ) -> Result<CreatedXrcReceives, Errno>;
     /// [`ibv_create_qp_ex(3)`](https://man7.org/linux/man-pages/man3/ibv_create_qp_ex.3.html) of the
     /// type `IBV_QPT_XRC_RECV`; returns its number too.
     unsafe fn create_xrc_receiver(

@@ -7,8 +7,6 @@
 
 use std::sync::Arc;
 
-use ibex_base::fork;
-
 use super::{
     connection::ConnectionSettings,
     endpoint::{LocalPort, RemoteEndpoint},
@@ -21,7 +19,7 @@ use crate::{
         wc_flags, wc_opcode,
     },
     completion::work_completion::WorkCompletion,
-    device::{Device, DeviceContext},
+    device::Device,
     error::VerbsError,
     memory::protection_domain::{Domain, ProtectionDomain},
     provider::AddressObject,
@@ -91,14 +89,11 @@ impl AddressHandle {
         let context = &domain.context;
         // SAFETY: the domain is alive.
         let made = unsafe { context.provider().create_address(domain.handle, vector) };
-        let handle = made.map_err(|errno| {
-            context.failed(
-                "ibv_create_ah",
-                errno,
-                "no datagrams can be sent there; read the port and its GIDs again, and check \
-                 `ip route get` and `ip neigh` for the peer's address",
-            )
-        })?;
+        let handle = made.map_err(context.failed(
+            "ibv_create_ah",
+            "no datagrams can be sent there; read the port and its GIDs again, and check \
+             `ip route get` and `ip neigh` for the peer's address",
+        ))?;
         Ok(Self {
             inner: Arc::new(OwnedAddressHandle {
                 handle,
@@ -110,14 +105,8 @@ impl AddressHandle {
 
 impl Drop for OwnedAddressHandle {
     fn drop(&mut self) {
-        if fork::is_child() {
-            return;
-        }
-        let context: &DeviceContext = &self.domain.context;
         // SAFETY: the handle is alive, and outstanding requests that name it held an `Arc` of it.
-        if let Err(errno) = unsafe { context.provider().destroy_address(self.handle) } {
-            context.undestroyed("ibv_destroy_ah", errno);
-        }
+        unsafe { self.domain.context.destroy(self.handle) };
     }
 }
 

@@ -120,7 +120,7 @@ impl SendBatch<'_, '_> {
         request: &AtomicRequest,
         result: &mut AtomicResult,
     ) -> Result<(), PushError> {
-        if self.atomics() == AtomicSupport::None {
+        if self.pair.inner.domain.context.attributes().atomics == AtomicSupport::None {
             return Err(PushError::NoAtomics);
         }
         let address = request.remote.address;
@@ -130,7 +130,7 @@ impl SendBatch<'_, '_> {
         if let Some((id, _)) = result.waits_for {
             return Err(PushError::ResultOutstanding { id });
         }
-        let queue_pair = self.pair.number;
+        let queue_pair = self.pair.state.number;
         let table = self.table_of_reads()?;
         let place = table.push_other(request.id, request.flags, &[result.entry()])?;
         place.opcode = request.opcode;

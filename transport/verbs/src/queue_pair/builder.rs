@@ -3,17 +3,18 @@
 use std::sync::Arc;
 
 use super::{
-    QueuePair, QueuePairObject,
+    AnyPair, QueuePair, QueuePairObject,
     connection::ConnectionSettings,
     receive_queue::{ReceiveQueue, SharedReceiveQueueObject},
     request_table::RequestTable,
+    state::PairLifecycle,
 };
 use crate::{
-    abi::{queue_pair_kind::QueuePairKind, queue_pair_state::QueuePairState},
-    completion::{
-        queue::{CompletionQueue, CompletionQueueObject},
-        room::TakenRoom,
+    abi::{
+        queue_pair_attributes::QueuePairAttributes, queue_pair_kind::QueuePairKind,
+        queue_pair_state::QueuePairState,
     },
+    completion::queue::{CompletionQueue, CompletionQueueObject},
     device::{Device, requested_size::RequestedSize},
     error::VerbsError,
     memory::{
@@ -135,38 +136,50 @@ impl QueuePairBuilder {
     ///
     /// # Errors
     /// [`VerbsError::OtherDevice`] if the protection domain and the queues are not of one open
-    /// device, [`VerbsError::NoSuchPartitionIndex`] if the port has no such partition,
-    /// [`VerbsError::NoCompletionRoom`] or [`VerbsError::UncountedCompletions`] by a completion queue
-    /// that [ignores an overrun](CompletionQueue::ignoring_overrun). Otherwise the refusal of the
-    /// device, with its limit if a limit is the cause.
+    /// device, [`VerbsError::NoSuchPartitionIndex`] if the port has no such partition. Otherwise
+    /// the refusal of the device, with its limit if a limit is the cause.
     pub fn build(self, port: u8, settings: ConnectionSettings) -> Result<QueuePair, VerbsError> {
         self.build_connected(QueuePairKind::Reliable, port, settings)
     }
 
     /// Makes a queue pair of a kind that is connected, and brings it to INIT.
-    pub(super) fn build_connected(
+    pub(super) fn build_connected<K>(
         self,
         kind: QueuePairKind,
         port: u8,
         settings: ConnectionSettings,
-    ) -> Result<QueuePair, VerbsError> {
-        self.check_partition(port)?;
-        let (attributes, mask) = settings.to_init(port, self.pkey_index, self.access.bits());
+    ) -> Result<QueuePair<K>, VerbsError> {
+        let pair = self.build_any(kind, port, 0, settings)?;
+        Ok(QueuePair::new(pair))
+    }
+
+    /// Makes a queue pair and brings it to INIT; `q_key` is for datagrams alone.
+    pub(super) fn build_any(
+        self,
+        kind: QueuePairKind,
+        port: u8,
+        q_key: u32,
+        settings: ConnectionSettings,
+    ) -> Result<AnyPair, VerbsError> {
+        Device::of(&self.domain.context).check_pkey_index(port, self.pkey_index)?;
+        let attributes = QueuePairAttributes {
+            port,
+            pkey_index: self.pkey_index,
+            access_flags: self.access.bits(),
+            q_key,
+            ..QueuePairAttributes::to(QueuePairState::Init)
+        };
         let mut pair = self.create(kind, settings)?;
-        pair.modify(&attributes, mask)?;
+        pair.modify(&attributes)?;
         Ok(pair)
     }
 
-    pub(super) fn check_partition(&self, port: u8) -> Result<(), VerbsError> {
-        Device::of(&self.domain.context).check_pkey_index(port, self.pkey_index)
-    }
-
     /// Makes a queue pair, which is at RESET.
-    pub(super) fn create(
+    fn create(
         self,
         kind: QueuePairKind,
         settings: ConnectionSettings,
-    ) -> Result<QueuePair, VerbsError> {
+    ) -> Result<AnyPair, VerbsError> {
         let context = &self.domain.context;
         self.check_devices()?;
         let mut init = QueuePairInit {
@@ -187,8 +200,6 @@ impl QueuePairBuilder {
             init.sizes.receive_requests = 0;
             init.sizes.receive_entries = 0;
         }
-        let (sends, receives) = (init.sizes.send_requests, init.sizes.receive_requests);
-        let room = self.take_room(sends, receives)?;
         let created = loop {
             // SAFETY: domain, completion queues and shared receive queue are alive, and of one
             // context.
@@ -228,18 +239,10 @@ impl QueuePairBuilder {
                 ],
             )
         })?;
-        let mut sizes = created.sizes;
-        // A device may round up, but room was taken for what was asked.
-        if self.send_completions.room.is_some() {
-            sizes.send_requests = sizes.send_requests.min(sends);
-        }
-        if self.receive_completions.room.is_some() {
-            sizes.receive_requests = sizes.receive_requests.min(receives);
-        }
+        let sizes = created.sizes;
         let inner = Arc::new(QueuePairObject {
             handle: created.handle,
-            _room: room,
-            shared: self.shared,
+            _shared: self.shared,
             send_completions: self.send_completions,
             receive_completions: self.receive_completions,
             domain: self.domain,
@@ -251,14 +254,10 @@ impl QueuePairBuilder {
                 sizes.receive_entries,
             )
         });
-        Ok(QueuePair {
-            kind,
-            number: created.number,
-            state: QueuePairState::Reset,
+        Ok(AnyPair {
+            state: PairLifecycle::new(created.handle, created.number, kind),
             sizes,
             settings,
-            local: None,
-            remote: None,
             reads: settings.read_limits(inner.domain.context.attributes()),
             post: inner.domain.context.opened().hot.post_send,
             table: RequestTable::new(self.batch, sizes.send_entries as usize),
@@ -271,48 +270,16 @@ impl QueuePairBuilder {
         })
     }
 
-    /// Takes room for the completions of sends and of receives, where it is counted.
-    pub(super) fn take_room(
-        &self,
-        sends: u32,
-        receives: u32,
-    ) -> Result<[Option<TakenRoom>; 2], VerbsError> {
-        if self.shared.is_some() {
-            TakenRoom::refuse_shared(&self.receive_completions)?;
-        }
-        let (to_sends, to_receives) = (&self.send_completions, &self.receive_completions);
-        if Arc::ptr_eq(to_sends, to_receives) {
-            let both = TakenRoom::take(to_sends, sends.saturating_add(receives))?;
-            return Ok([both, None]);
-        }
-        Ok([
-            TakenRoom::take(to_sends, sends)?,
-            TakenRoom::take(to_receives, receives)?,
-        ])
-    }
-
     /// Checks that domain and queues are of one context, as `ibv_create_qp` takes for granted.
-    pub(super) fn check_devices(&self) -> Result<(), VerbsError> {
-        let shared = self.shared.as_ref();
-        let parts = [
-            (
-                "completion queue of sends",
-                Some(&self.send_completions.context),
-            ),
-            (
-                "completion queue of receives",
-                Some(&self.receive_completions.context),
-            ),
-            (
-                "shared receive queue",
-                shared.map(|shared| shared.context()),
-            ),
-        ];
-        for (object, context) in parts {
-            if let Some(context) = context {
-                self.domain.context.check_same(object, context)?;
-            }
+    fn check_devices(&self) -> Result<(), VerbsError> {
+        let ours = &self.domain.context;
+        let sends = &self.send_completions.context;
+        ours.check_same("completion queue of sends", sends)?;
+        let receives = &self.receive_completions.context;
+        ours.check_same("completion queue of receives", receives)?;
+        match &self.shared {
+            Some(shared) => ours.check_same("shared receive queue", shared.context()),
+            None => Ok(()),
         }
-        Ok(())
     }
 }

@@ -2,13 +2,11 @@
 //! each other.
 #![forbid(unsafe_code)]
 
-use std::fmt;
 use std::time::Duration;
 
 use super::endpoint::{FirstSequence, LocalPort, RemoteEndpoint};
 use crate::{
     abi::{
-        attribute_mask::AttributeMask,
         port::Mtu,
         queue_pair_attributes::{AddressVector, GlobalRoute, QueuePairAttributes},
         queue_pair_state::QueuePairState,
@@ -78,10 +76,11 @@ impl ConnectionSettings {
         match code {
             Some(code) if !timeout.is_zero() => self.timeout_code = code,
             _ => {
-                return Err(setting(
+                let allowed = "more than 0 and at most 8796 s";
+                return Err(VerbsError::setting(
                     "timeout",
-                    timeout,
-                    "more than 0 and at most 8796 s",
+                    format!("{timeout:?}"),
+                    allowed,
                 ));
             }
         }
@@ -96,7 +95,7 @@ impl ConnectionSettings {
     /// [`VerbsError::Setting`] above 6.
     pub fn retry_count(mut self, tries: u8) -> Result<Self, VerbsError> {
         if tries > 6 {
-            return Err(setting("retry_count", tries, "0 to 6"));
+            return Err(VerbsError::setting("retry_count", tries, "0 to 6"));
         }
         self.retry_count = tries;
         Ok(self)
@@ -110,7 +109,11 @@ impl ConnectionSettings {
     /// [`VerbsError::Setting`] above 7.
     pub fn rnr_retry(mut self, tries: u8) -> Result<Self, VerbsError> {
         if tries > 7 {
-            return Err(setting("rnr_retry", tries, "0 to 7, where 7 is for ever"));
+            return Err(VerbsError::setting(
+                "rnr_retry",
+                tries,
+                "0 to 7, where 7 is for ever",
+            ));
         }
         self.rnr_retry = tries;
         Ok(self)
@@ -128,7 +131,13 @@ impl ConnectionSettings {
             .min_by_key(|code| rnr_timer_of(*code));
         match code {
             Some(code) => self.rnr_timer_code = code,
-            None => return Err(setting("min_rnr_timer", timer, "0 to 655.36 ms")),
+            None => {
+                return Err(VerbsError::setting(
+                    "min_rnr_timer",
+                    format!("{timer:?}"),
+                    "0 to 655.36 ms",
+                ));
+            }
         }
         Ok(self)
     }
@@ -140,7 +149,7 @@ impl ConnectionSettings {
     /// [`VerbsError::Setting`] above 15.
     pub fn service_level(mut self, level: u8) -> Result<Self, VerbsError> {
         if level > 15 {
-            return Err(setting("service_level", level, "0 to 15"));
+            return Err(VerbsError::setting("service_level", level, "0 to 15"));
         }
         self.service_level = level;
         Ok(self)
@@ -196,30 +205,14 @@ impl ConnectionSettings {
     pub(crate) fn mtu_between(&self, ours: Mtu, theirs: Mtu) -> Result<Mtu, VerbsError> {
         let most = ours.min(theirs);
         match self.path_mtu {
-            Some(mtu) if mtu > most => Err(VerbsError::Setting {
-                setting: "path_mtu",
-                given: format!("{mtu} (our port carries {ours}, the peer's {theirs})"),
-                allowed: "at most what both ports carry now".to_owned(),
-            }),
+            Some(mtu) if mtu > most => Err(VerbsError::setting(
+                "path_mtu",
+                format!("{mtu} (our port carries {ours}, the peer's {theirs})"),
+                "at most what both ports carry now",
+            )),
             Some(mtu) => Ok(mtu),
             None => Ok(most),
         }
-    }
-
-    pub(crate) fn to_init(
-        self,
-        port: u8,
-        pkey_index: u16,
-        access: u32,
-    ) -> (QueuePairAttributes, AttributeMask) {
-        let attributes = QueuePairAttributes {
-            port,
-            pkey_index,
-            access_flags: access,
-            ..QueuePairAttributes::to(QueuePairState::Init)
-        };
-        let mask = AttributeMask::PKEY_INDEX | AttributeMask::PORT | AttributeMask::ACCESS_FLAGS;
-        (attributes, mask)
     }
 
     /// Returns the way from a port of this end to the peer.
@@ -241,18 +234,14 @@ impl ConnectionSettings {
         }
     }
 
-    pub(crate) fn timeout_code(&self) -> u8 {
-        self.timeout_code
-    }
-
     pub(crate) fn to_receive(
         self,
         local: &LocalPort,
         remote: &RemoteEndpoint,
         mtu: Mtu,
         resources: u8,
-    ) -> (QueuePairAttributes, AttributeMask) {
-        let attributes = QueuePairAttributes {
+    ) -> QueuePairAttributes {
+        QueuePairAttributes {
             address: self.address(local, remote),
             path_mtu: mtu,
             destination: remote.queue_pair,
@@ -260,35 +249,18 @@ impl ConnectionSettings {
             responder_resources: resources,
             min_rnr_timer: self.rnr_timer_code,
             ..QueuePairAttributes::to(QueuePairState::ReadyToReceive)
-        };
-        let mask = AttributeMask::ADDRESS
-            | AttributeMask::PATH_MTU
-            | AttributeMask::DESTINATION
-            | AttributeMask::RECEIVE_SEQUENCE
-            | AttributeMask::RESPONDER_RESOURCES
-            | AttributeMask::MIN_RNR_TIMER;
-        (attributes, mask)
+        }
     }
 
-    pub(crate) fn to_send(
-        self,
-        first: FirstSequence,
-        depth: u8,
-    ) -> (QueuePairAttributes, AttributeMask) {
-        let attributes = QueuePairAttributes {
+    pub(crate) fn to_send(self, first: FirstSequence, depth: u8) -> QueuePairAttributes {
+        QueuePairAttributes {
             send_sequence: first.get(),
             timeout: self.timeout_code,
             retry_count: self.retry_count,
             rnr_retry: self.rnr_retry,
             initiator_depth: depth,
             ..QueuePairAttributes::to(QueuePairState::ReadyToSend)
-        };
-        let mask = AttributeMask::SEND_SEQUENCE
-            | AttributeMask::TIMEOUT
-            | AttributeMask::RETRY_COUNT
-            | AttributeMask::RNR_RETRY
-            | AttributeMask::INITIATOR_DEPTH;
-        (attributes, mask)
+        }
     }
 }
 
@@ -316,14 +288,6 @@ fn rnr_timer_of(code: u8) -> Duration {
         1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
     ];
     Duration::from_micros(10 * STEPS[usize::from(code)])
-}
-
-fn setting(setting: &'static str, given: impl fmt::Debug, allowed: &'static str) -> VerbsError {
-    VerbsError::Setting {
-        setting,
-        given: format!("{given:?}"),
-        allowed: allowed.to_owned(),
-    }
 }
 
 #[cfg(test)]

@@ -17,31 +17,32 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use ibex_base::fork;
 
 use super::{
-    QueuePair, QueuePairBuilder, QueuePairObject, SendBatch,
+    AnyPair, QueuePair, QueuePairBuilder, QueuePairObject,
     address::{AddressHandle, OwnedAddressHandle},
     connection::ConnectionSettings,
     datagram_buffer::DatagramEntry,
     endpoint::{FirstSequence, LocalPort},
-    kind::{Datagram, QueuePairOf},
+    kind::Datagram,
     receive_queue::{PostError, ReceiveBatch, ReceiveQueue},
     work_request::{PushError, ReceiveRequest, SendRequest},
 };
 use crate::{
     abi::{
-        attribute_mask::AttributeMask, gid::Gid, queue_pair_attributes::QueuePairAttributes,
-        queue_pair_kind::QueuePairKind, queue_pair_state::QueuePairState, work_id::WorkId,
+        gid::Gid, queue_pair_attributes::QueuePairAttributes, queue_pair_kind::QueuePairKind,
+        queue_pair_state::QueuePairState, work_id::WorkId,
     },
     error::VerbsError,
 };
 
 /// A queue pair of unreliable datagrams
 /// ([`ibv_create_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_create_qp.3.html), `IBV_QPT_UD`).
-pub type DatagramQueuePair = QueuePairOf<Datagram>;
+pub type DatagramQueuePair = QueuePair<Datagram>;
 
 /// The key that datagrams for a queue pair have to carry.
 ///
@@ -74,6 +75,8 @@ pub struct DatagramDestination<'address> {
 pub(super) struct Datagrams {
     groups: Vec<MulticastGroup>,
     pair: Arc<QueuePairObject>,
+    /// The longest datagram, in bytes; 0 until the queue pair is started.
+    max_bytes: u32,
     /// The address handles of the batch that is being filled.
     pending: Vec<Arc<OwnedAddressHandle>>,
     /// The address handle of each datagram that is outstanding.
@@ -88,40 +91,25 @@ impl QueuePairBuilder {
     ///
     /// # Errors
     /// The errors of [`build`](Self::build). [`VerbsError::Setting`] if receives complete into an
-    /// extended queue that does not name the sender by
-    /// [`CompletionFields`](crate::CompletionFields).
+    /// extended queue, whose completions do not name the sender.
     pub fn build_datagram(self, port: u8, key: QKey) -> Result<DatagramQueuePair, VerbsError> {
-        if !self.receive_completions.names_senders {
-            return Err(VerbsError::Setting {
-                setting: "the completion queue of receives",
-                given: "an extended one without the fields of the sender".to_owned(),
-                allowed:
-                    "one of `CompletionQueue::polled`, `with_channel`, or `with_fields` with the \
-                          source queue pair, source LID, service level and path bits"
-                        .to_owned(),
-            });
+        if self.receive_completions.is_extended() {
+            let given = "an extended one, which does not name the sender";
+            let allowed = "a plain one (`CompletionPolling::Plain`)";
+            let setting = "the completion queue of receives";
+            return Err(VerbsError::setting(setting, given, allowed));
         }
-        self.check_partition(port)?;
-        let attributes = QueuePairAttributes {
-            port,
-            pkey_index: self.pkey_index,
-            q_key: key.0,
-            ..QueuePairAttributes::to(QueuePairState::Init)
-        };
-        let mut pair = self.create(QueuePairKind::Datagram, ConnectionSettings::default())?;
+        let settings = ConnectionSettings::default();
+        let mut pair = self.build_any(QueuePairKind::Datagram, port, key.0, settings)?;
         pair.datagrams = Some(Box::new(Datagrams {
             groups: Vec::new(),
             pair: Arc::clone(&pair.inner),
+            max_bytes: 0,
             pending: Vec::new(),
             outstanding: VecDeque::new(),
             last: None,
         }));
-        let mask = AttributeMask::PKEY_INDEX | AttributeMask::PORT | AttributeMask::Q_KEY;
-        pair.modify(&attributes, mask)?;
-        Ok(QueuePairOf {
-            pair,
-            kind: Datagram { max_bytes: 0 },
-        })
+        Ok(QueuePair::new(pair))
     }
 }
 
@@ -132,29 +120,27 @@ impl DatagramQueuePair {
     /// [`ConnectError`](crate::ConnectError) with all attributes. The queue pair has to be dropped
     /// then.
     pub fn start(&mut self, first: FirstSequence, local: LocalPort) -> Result<u32, VerbsError> {
-        self.pair.local = Some(local);
+        self.any.state.local = Some(local);
         let receive = QueuePairAttributes::to(QueuePairState::ReadyToReceive);
-        self.pair.modify(&receive, AttributeMask::default())?;
-        let send = QueuePairAttributes {
-            send_sequence: first.get(),
-            ..QueuePairAttributes::to(QueuePairState::ReadyToSend)
-        };
-        self.pair.modify(&send, AttributeMask::SEND_SEQUENCE)?;
-        self.kind.max_bytes = local.attributes.active_mtu.bytes();
-        Ok(self.kind.max_bytes)
+        self.any.modify(&receive)?;
+        let send = ConnectionSettings::default().to_send(first, 0);
+        self.any.modify(&send)?;
+        let max_bytes = local.attributes.active_mtu.bytes();
+        self.datagrams().max_bytes = max_bytes;
+        Ok(max_bytes)
     }
 
     /// Returns the longest datagram, in bytes: what a packet of the port carried when the queue pair
     /// was [started](Self::start). 0 before that.
     #[must_use]
     pub fn max_bytes(&self) -> u32 {
-        self.kind.max_bytes
+        self.any.datagrams.as_ref().map_or(0, |it| it.max_bytes)
     }
 
     /// Begins a batch of receives; `None` if the queue pair takes from a shared receive queue, to
     /// which a [`DatagramBuffer`](crate::DatagramBuffer)'s whole range is posted.
     pub fn receive_batch<'memory>(&mut self) -> Option<DatagramReceives<'_, 'memory>> {
-        let queue = self.pair.receive_queue()?;
+        let queue = self.any.receives.as_mut()?;
         Some(DatagramReceives(queue.batch()))
     }
 
@@ -177,7 +163,7 @@ impl DatagramQueuePair {
     }
 
     fn own_receives(&mut self) -> &mut ReceiveQueue {
-        let queue = self.pair.receive_queue();
+        let queue = self.any.receives.as_mut();
         queue.expect("a queue pair with a receive queue of its own")
     }
 
@@ -186,7 +172,7 @@ impl DatagramQueuePair {
     /// # Panics
     /// If fewer were outstanding.
     pub fn retire_sends(&mut self, sends: u32) {
-        self.pair.retire_sends(sends);
+        self.any.retire_sends(sends);
         self.datagrams().outstanding.drain(..sends as usize);
     }
 
@@ -194,9 +180,10 @@ impl DatagramQueuePair {
     #[must_use = "a batch that is dropped posts nothing"]
     pub fn send_batch<'memory>(&mut self) -> DatagramBatch<'_, 'memory> {
         self.datagrams().pending.clear();
+        self.any.table.clear();
         DatagramBatch {
-            limit: self.kind.max_bytes,
-            batch: self.pair.send_batch(),
+            pair: &mut self.any,
+            memory: PhantomData,
         }
     }
 
@@ -221,13 +208,8 @@ impl DatagramQueuePair {
             let provider = context.provider();
             provider.attach_multicast(datagrams.pair.handle, group.gid, group.lid)
         };
-        attached.map_err(|errno| {
-            context.failed(
-                "ibv_attach_mcast",
-                errno,
-                "datagrams to that group do not arrive",
-            )
-        })?;
+        let consequence = "datagrams to that group do not arrive";
+        attached.map_err(context.failed("ibv_attach_mcast", consequence))?;
         datagrams.groups.push(group);
         Ok(())
     }
@@ -241,33 +223,31 @@ impl DatagramQueuePair {
         let datagrams = self.datagrams();
         let Some(place) = datagrams.groups.iter().position(|one| *one == group) else {
             let attached: Vec<_> = datagrams.groups.iter().map(ToString::to_string).collect();
-            return Err(VerbsError::Setting {
-                setting: "the multicast group",
-                given: group.to_string(),
-                allowed: format!(
-                    "one that the queue pair is attached to: {}",
-                    if attached.is_empty() {
-                        "none".to_owned()
-                    } else {
-                        attached.join(", ")
-                    }
-                ),
-            });
+            let attached = match attached.is_empty() {
+                true => "none".to_owned(),
+                false => attached.join(", "),
+            };
+            let allowed = format!("one that the queue pair is attached to: {attached}");
+            return Err(VerbsError::setting("the multicast group", group, allowed));
         };
-        datagrams.detach(group).map_err(|errno| {
-            let context = &datagrams.pair.domain.context;
-            context.failed(
-                "ibv_detach_mcast",
-                errno,
-                "datagrams to that group go on to arrive",
-            )
-        })?;
+        let context = &datagrams.pair.domain.context;
+        let failed = context.failed(
+            "ibv_detach_mcast",
+            "datagrams to that group go on to arrive",
+        );
+        datagrams.detach(group).map_err(failed)?;
         datagrams.groups.remove(place);
         Ok(())
     }
 
     fn datagrams(&mut self) -> &mut Datagrams {
-        let datagrams = self.pair.datagrams.as_mut();
+        self.any.datagrams()
+    }
+}
+
+impl AnyPair {
+    fn datagrams(&mut self) -> &mut Datagrams {
+        let datagrams = self.datagrams.as_mut();
         datagrams.expect("it was made for datagrams")
     }
 }
@@ -313,18 +293,17 @@ impl MulticastGroup {
     /// [`VerbsError::Setting`] if the GID is not that of a group, or the LID not one of groups.
     pub fn new(gid: Gid, lid: u16) -> Result<Self, VerbsError> {
         if !gid.is_multicast() {
-            return Err(VerbsError::Setting {
-                setting: "the GID of a multicast group",
-                given: gid.to_string(),
-                allowed: "one that begins with ff, or that of an IPv4 multicast address".to_owned(),
-            });
+            let allowed = "one that begins with ff, or that of an IPv4 multicast address";
+            return Err(VerbsError::setting(
+                "the GID of a multicast group",
+                gid,
+                allowed,
+            ));
         }
         if lid != 0 && !(0xc000..=0xfffe).contains(&lid) {
-            return Err(VerbsError::Setting {
-                setting: "the LID of a multicast group",
-                given: format!("{lid:#x}"),
-                allowed: "0xc000 to 0xfffe, or 0 on Ethernet".to_owned(),
-            });
+            let (setting, given) = ("the LID of a multicast group", format!("{lid:#x}"));
+            let allowed = "0xc000 to 0xfffe, or 0 on Ethernet";
+            return Err(VerbsError::setting(setting, given, allowed));
         }
         Ok(Self { gid, lid })
     }
@@ -351,8 +330,8 @@ impl fmt::Display for MulticastGroup {
 /// Datagrams that are about to be posted, with one call. Dropped, it posts nothing.
 #[derive(Debug)]
 pub struct DatagramBatch<'pair, 'memory> {
-    batch: SendBatch<'pair, 'memory>,
-    limit: u32,
+    pair: &'pair mut AnyPair,
+    memory: PhantomData<&'memory [u8]>,
 }
 
 impl<'memory> DatagramBatch<'_, 'memory> {
@@ -368,22 +347,20 @@ impl<'memory> DatagramBatch<'_, 'memory> {
         to: &DatagramDestination<'_>,
     ) -> Result<(), PushError> {
         request.check_kind(QueuePairKind::Datagram)?;
-        let (bytes, limit) = (request.bytes(), self.limit);
+        let (bytes, limit) = (request.bytes(), self.pair.datagrams().max_bytes);
         if bytes > u64::from(limit) {
             return Err(PushError::DatagramTooLong { bytes, limit });
         }
         let address = to.address.inner();
-        if !address.domain.is_with(&self.batch.pair.inner.domain) {
+        if !Arc::ptr_eq(&address.domain, &self.pair.inner.domain) {
             return Err(PushError::OtherDomain);
         }
-        self.batch.push(request)?;
-        let QueuePair {
-            table, datagrams, ..
-        } = &mut *self.batch.pair;
+        let inline_bytes = self.pair.sizes.inline_bytes;
+        let table = self.pair.table_with_room()?;
+        table.push_send(request, inline_bytes)?;
         let last = table.last_mut().expect("a request was just pushed");
         last.set_datagram(address.handle.as_ptr(), to.queue_pair, to.key.0);
-        let datagrams = datagrams.as_mut().expect("it was made for datagrams");
-        datagrams.pending.push(Arc::clone(address));
+        self.pair.datagrams().pending.push(Arc::clone(address));
         Ok(())
     }
 
@@ -392,15 +369,10 @@ impl<'memory> DatagramBatch<'_, 'memory> {
     /// # Errors
     /// [`PostError`], which says how many were posted nevertheless.
     pub fn post(self) -> Result<u32, PostError> {
-        let pair = self.batch.pair;
-        let before = pair.outstanding;
-        let outcome = SendBatch {
-            pair: &mut *pair,
-            memory: std::marker::PhantomData,
-        }
-        .post();
-        let posted = (pair.outstanding - before) as usize;
-        let datagrams = pair.datagrams.as_mut().expect("it was made for datagrams");
+        let before = self.pair.outstanding;
+        let outcome = self.pair.post_batch();
+        let posted = (self.pair.outstanding - before) as usize;
+        let datagrams = self.pair.datagrams();
         datagrams.pending.truncate(posted);
         datagrams.last = datagrams
             .pending

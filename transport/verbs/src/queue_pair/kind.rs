@@ -1,141 +1,53 @@
-//! Queue pairs of other kinds than RC, and what these kinds have in common.
-//!
-//! Each of them is a [`QueuePairOf`] its kind: [`UnreliableQueuePair`](crate::UnreliableQueuePair),
-//! [`DatagramQueuePair`](crate::DatagramQueuePair) and
-//! [`XrcSendQueuePair`](crate::XrcSendQueuePair). It has a [`QueuePair`] inside, so the calls of RC,
-//! which carry the messages of channels, ask for no kind.
+//! The kinds of queue pairs, and the calls that not all of them have.
 
 use std::marker::PhantomData;
-use std::time::{Duration, Instant};
 
 use super::{
     QueuePair, SendBatch,
     endpoint::{FirstSequence, LocalPort, RemoteEndpoint},
-    receive_queue::PostError,
-    teardown::Teardown,
+    receive_queue::ReceiveQueue,
 };
-use crate::{
-    abi::{port::Mtu, queue_pair_state::QueuePairState},
-    error::VerbsError,
-    provider::QueriedPair,
-};
+use crate::{abi::port::Mtu, error::VerbsError};
 
-/// A queue pair of a kind other than RC.
+/// The kind of a reliable connection (RC).
 #[derive(Debug)]
-pub struct QueuePairOf<K> {
-    pub(super) pair: QueuePair,
-    pub(super) kind: K,
-}
+pub struct Reliable;
 
 /// The kind of an unreliable connection (UC).
+#[cfg(feature = "all")]
 #[derive(Debug)]
 pub struct Unreliable;
 
 /// The kind of unreliable datagrams (UD).
+#[cfg(feature = "all")]
 #[derive(Debug)]
-pub struct Datagram {
-    /// The longest datagram, in bytes; 0 until the queue pair is started.
-    pub(super) max_bytes: u32,
-}
+pub struct Datagram;
 
 /// The kind of the sending end of an extended connection (XRC).
+#[cfg(feature = "all")]
 #[derive(Debug)]
 pub struct XrcSend;
 
 /// A kind whose queue pairs are connected with one peer.
 pub trait Connected {}
 
+impl Connected for Reliable {}
+#[cfg(feature = "all")]
 impl Connected for Unreliable {}
+#[cfg(feature = "all")]
 impl Connected for XrcSend {}
 
 /// A kind whose messages nobody acknowledges, so that its queue pairs go on after a failed send.
+#[cfg(feature = "all")]
 pub trait Unacknowledged {}
 
+#[cfg(feature = "all")]
 impl Unacknowledged for Unreliable {}
+#[cfg(feature = "all")]
 impl Unacknowledged for Datagram {}
 
-impl<K> QueuePairOf<K> {
-    /// Returns the queue pair's number, 24 bits, by which completions and events name it.
-    #[must_use]
-    pub fn number(&self) -> u32 {
-        self.pair.number()
-    }
-
-    /// Returns the state that the queue pair was last brought to.
-    #[must_use]
-    pub fn state(&self) -> QueuePairState {
-        self.pair.state()
-    }
-
-    /// Asks the device for what it knows of the queue pair
-    /// ([`ibv_query_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_query_qp.3.html)).
-    ///
-    /// # Errors
-    /// [`VerbsError`](crate::VerbsError) if the device refuses.
-    pub fn query(&self) -> Result<QueriedPair, VerbsError> {
-        self.pair.query()
-    }
-
-    /// Returns the number of bytes of an inline send, as the device gave them.
-    #[must_use]
-    pub fn max_inline_bytes(&self) -> u32 {
-        self.pair.max_inline_bytes()
-    }
-
-    /// Returns the number of pieces of one send, as the device gave them.
-    #[must_use]
-    pub fn max_send_entries(&self) -> u32 {
-        self.pair.max_send_entries()
-    }
-
-    /// Returns the facts that the peer has to know.
-    #[must_use]
-    pub fn endpoint(&self, first: FirstSequence, local: &LocalPort) -> RemoteEndpoint {
-        self.pair.endpoint(first, local)
-    }
-
-    /// Returns the number of sends that may still be posted.
-    #[must_use]
-    pub fn send_room(&self) -> u32 {
-        self.pair.send_room()
-    }
-
-    /// Returns the number of sends that are posted and not retired.
-    #[must_use]
-    pub fn outstanding_sends(&self) -> u32 {
-        self.pair.outstanding_sends()
-    }
-
-    /// Moves the queue pair to ERR: everything outstanding is flushed, and nothing goes out
-    /// any more.
-    ///
-    /// # Errors
-    /// [`ConnectError`](crate::ConnectError) if the device refuses, which a device that is
-    /// gone does.
-    pub fn fail(&mut self) -> Result<(), VerbsError> {
-        self.pair.fail()
-    }
-
-    /// Returns the library's queue pair.
-    ///
-    /// # Safety
-    /// The rules of [`raw`](crate::raw).
-    #[cfg(feature = "rdma-sys")]
-    #[must_use]
-    pub unsafe fn as_ptr(&self) -> Option<std::ptr::NonNull<rdma_sys::ibv_qp>> {
-        // SAFETY: the caller's contract.
-        unsafe { self.pair.as_ptr() }
-    }
-
-    /// Begins the end of the queue pair, as [`Teardown::begin`](crate::Teardown::begin)
-    /// does.
-    #[must_use]
-    pub fn teardown(self, generation: u32, now: Instant, timeout: Duration) -> Teardown {
-        Teardown::begin(self.pair, generation, now, timeout)
-    }
-}
-
-impl<K: Unacknowledged> QueuePairOf<K> {
+#[cfg(feature = "all")]
+impl<K: Unacknowledged> QueuePair<K> {
     /// Lets the send queue go on after a send has failed: SQE → RTS. What was posted behind that
     /// send is flushed, and receives have gone on meanwhile.
     ///
@@ -143,56 +55,66 @@ impl<K: Unacknowledged> QueuePairOf<K> {
     /// [`ConnectError`](crate::ConnectError) if the device refuses: no send has failed, or the
     /// queue pair is in ERR.
     pub fn recover_sends(&mut self) -> Result<(), VerbsError> {
-        self.pair.recover_sends()
+        use crate::{QueuePairState, abi::queue_pair_attributes::QueuePairAttributes};
+
+        let before = self.any.state.now;
+        // The device has brought it there.
+        self.any.state.now = QueuePairState::SendQueueError;
+        let attributes = QueuePairAttributes::to(QueuePairState::ReadyToSend);
+        let recovered = self.any.modify(&attributes);
+        if recovered.is_err() {
+            self.any.state.now = before;
+        }
+        recovered
     }
 }
 
-impl<K: Connected> QueuePairOf<K> {
+impl<K: Connected> QueuePair<K> {
     /// Connects the queue pair: INIT → RTR → RTS. Returns the path MTU.
     ///
+    /// `first` is what the peer was told in [`endpoint`](Self::endpoint). The peer may
+    /// send as soon as this end is at RTR, so receives are posted before.
+    ///
     /// # Errors
-    /// The errors of [`QueuePair::connect`].
+    /// [`VerbsError`]: the ends do not fit, or [`ConnectError`](crate::ConnectError) with all
+    /// attributes. The queue pair has to be dropped then.
     pub fn connect(
         &mut self,
         first: FirstSequence,
         local: LocalPort,
         remote: RemoteEndpoint,
     ) -> Result<Mtu, VerbsError> {
-        self.pair.connect(first, local, remote)
+        let pair = &mut self.any;
+        let context = &pair.inner.domain.context;
+        let settings = (pair.settings, pair.reads);
+        pair.state.connect(context, settings, first, local, remote)
     }
 
-    /// Takes notice that this many sends, the oldest ones, are done.
+    /// Returns its own receive queue; `None` if it takes from a shared one, or has no receives.
+    #[inline]
+    pub fn receive_queue(&mut self) -> Option<&mut ReceiveQueue> {
+        self.any.receives.as_mut()
+    }
+
+    /// Takes notice that this many sends, the oldest ones, are done. A signaled completion stands
+    /// for its request and all unsignaled ones before it.
     ///
     /// # Panics
     /// If fewer sends were outstanding.
+    #[inline]
     pub fn retire_sends(&mut self, sends: u32) {
-        self.pair.retire_sends(sends);
+        self.any.retire_sends(sends);
     }
 
-    /// Begins a batch of requests.
+    /// Begins a batch of sends.
+    #[inline]
     #[must_use = "a batch that is dropped posts nothing"]
-    pub fn send_batch<'memory>(&mut self) -> BatchOf<'_, 'memory, K> {
-        BatchOf {
-            batch: self.pair.send_batch(),
+    pub fn send_batch<'memory>(&mut self) -> SendBatch<'_, 'memory, K> {
+        self.any.table.clear();
+        SendBatch {
+            pair: &mut self.any,
+            memory: PhantomData,
             kind: PhantomData,
         }
-    }
-}
-
-/// Requests of a connection of a kind other than RC that are about to be posted, with one call.
-/// Dropped, it posts nothing.
-#[derive(Debug)]
-pub struct BatchOf<'pair, 'memory, K> {
-    pub(super) batch: SendBatch<'pair, 'memory>,
-    kind: PhantomData<K>,
-}
-
-impl<K> BatchOf<'_, '_, K> {
-    /// Posts the requests of the batch. Returns how many there were.
-    ///
-    /// # Errors
-    /// [`PostError`], which says how many were posted nevertheless.
-    pub fn post(self) -> Result<u32, PostError> {
-        self.batch.post()
     }
 }

@@ -59,8 +59,6 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use ibex_base::fork;
-
 use super::{QueuePairObject, receive_queue::PostError};
 use crate::{
     abi::{
@@ -356,15 +354,9 @@ impl MemoryWindow {
 
 impl Drop for MemoryWindow {
     fn drop(&mut self) {
-        if fork::is_child() {
-            return;
-        }
-        let context = &self.domain.context;
         // SAFETY: nothing is made from a window. The region and the queue pair of its binding go after
         // it, as fields. The handle is not used again.
-        if let Err(errno) = unsafe { context.provider().destroy_window(self.handle) } {
-            context.undestroyed("ibv_dealloc_mw", errno);
-        }
+        unsafe { self.domain.context.destroy(self.handle) };
     }
 }
 

@@ -1,7 +1,5 @@
-//! A queue pair: one end of a reliable connection.
-//!
-//! Other [kinds](kind) have a [`QueuePair`] inside: unreliable connections ([`unreliable`]),
-//! datagrams ([`datagram`]) and extended connections ([`xrc`]).
+//! A queue pair: one end of a reliable connection, or of another [`kind`]: an unreliable
+//! connection (`unreliable`), datagrams (`datagram`) or an extended connection (`xrc`).
 //!
 //! A queue pair is made with its completion queues and its receive queue, and keeps them alive. It
 //! is brought up in steps, so that receives are posted before anything can arrive: `build` (INIT) →
@@ -18,20 +16,19 @@ pub(crate) mod address;
 #[cfg(feature = "all")]
 pub(crate) mod atomic;
 pub(crate) mod builder;
-mod change;
 pub(crate) mod connection;
 #[cfg(feature = "all")]
 pub(crate) mod datagram;
 #[cfg(feature = "all")]
 pub(crate) mod datagram_buffer;
 pub(crate) mod endpoint;
-#[cfg(feature = "all")]
 pub mod kind;
 pub mod memory_window;
 pub(crate) mod read;
 pub(crate) mod receive_queue;
 pub(crate) mod request_table;
 pub(crate) mod send_batch;
+pub(crate) mod state;
 pub(crate) mod teardown;
 #[cfg(feature = "all")]
 pub(crate) mod unreliable;
@@ -51,23 +48,22 @@ use connection::ConnectionSettings;
 use datagram::Datagrams;
 use endpoint::{FirstSequence, LocalPort, RemoteEndpoint};
 use ibex_base::fork;
+use kind::Reliable;
 use read::ReadLimits;
 use receive_queue::{PostError, ReceiveQueue, SharedReceiveQueueObject};
 use request_table::RequestTable;
-use work_request::{ReceiveRequest, SendRequest};
+use state::PairLifecycle;
+use work_request::{PushError, ReceiveRequest, SendRequest};
 
 use super::{
     abi::{
         SendWr,
-        attribute_mask::AttributeMask,
-        port::Mtu,
         queue_pair_attributes::QueuePairAttributes,
         queue_pair_kind::QueuePairKind,
         queue_pair_state::QueuePairState,
         work_id::{Operation, WorkId},
     },
-    completion::{queue::CompletionQueueObject, room::TakenRoom},
-    connect_error::{ConnectCause, ConnectError},
+    completion::queue::CompletionQueueObject,
     error::VerbsError,
     memory::protection_domain::Domain,
     provider::{PairHandle, PostSend, QueriedPair, QueuePairSizes},
@@ -80,32 +76,30 @@ pub(crate) enum Queue {
     Receive,
 }
 
-/// An end of a reliable connection.
+/// A queue pair of one kind; by default an end of a reliable connection.
 #[derive(Debug)]
-pub struct QueuePair {
-    inner: Arc<QueuePairObject>,
-    kind: QueuePairKind,
-    number: u32,
-    sizes: QueuePairSizes,
+pub struct QueuePair<K = Reliable> {
+    any: AnyPair,
+    kind: PhantomData<K>,
+}
 
-    // Connection.
-    state: QueuePairState,
+/// A queue pair of any kind.
+#[derive(Debug)]
+pub(crate) struct AnyPair {
+    inner: Arc<QueuePairObject>,
+    state: PairLifecycle,
+    sizes: QueuePairSizes,
     settings: ConnectionSettings,
-    local: Option<LocalPort>,
-    remote: Option<RemoteEndpoint>,
     /// Reads and atomics at a time, as the two ends allow.
     reads: ReadLimits,
-
     // Sending.
     post: PostSend,
     table: RequestTable<SendWr>,
     /// Requests that callers may have outstanding; the queue holds one more.
     capacity: u32,
     outstanding: u32,
-
     // Receiving.
     receives: Option<ReceiveQueue>,
-
     /// Behind all else that keeps `inner` alive, since address handles go after the queue pair.
     #[cfg(feature = "all")]
     datagrams: Option<Box<Datagrams>>,
@@ -115,113 +109,57 @@ pub struct QueuePair {
 #[derive(Debug)]
 pub(crate) struct QueuePairObject {
     pub(crate) handle: PairHandle,
-    shared: Option<Arc<SharedReceiveQueueObject>>,
+    _shared: Option<Arc<SharedReceiveQueueObject>>,
     pub(crate) domain: Arc<Domain>,
-    /// The room of its completion queues, which is free when the queue pair is destroyed.
-    _room: [Option<TakenRoom>; 2],
     // Completion queues.
     send_completions: Arc<CompletionQueueObject>,
     receive_completions: Arc<CompletionQueueObject>,
 }
 
-impl QueuePair {
+impl<K> QueuePair<K> {
+    fn new(any: AnyPair) -> Self {
+        let kind = PhantomData;
+        Self { any, kind }
+    }
+
     /// Returns the queue pair's number, 24 bits, by which completions and events name it.
     #[inline]
     #[must_use]
     pub fn number(&self) -> u32 {
-        self.number
+        self.any.state.number
     }
 
     /// Returns the state that the queue pair was last brought to. An error moves the queue pair to
     /// ERR without notice; only a failed completion shows that.
     #[must_use]
     pub fn state(&self) -> QueuePairState {
-        self.state
+        self.any.state.now
     }
 
     /// Returns the number of bytes of an inline send, as the device gave them.
     #[inline]
     #[must_use]
     pub fn max_inline_bytes(&self) -> u32 {
-        self.sizes.inline_bytes
+        self.any.sizes.inline_bytes
     }
 
     /// Returns the number of pieces of one send, as the device gave them.
     #[inline]
     #[must_use]
     pub fn max_send_entries(&self) -> u32 {
-        self.sizes.send_entries
+        self.any.sizes.send_entries
     }
 
     /// Returns the number of pieces of one receive; 0 with a shared receive queue.
     #[must_use]
     pub fn max_receive_entries(&self) -> u32 {
-        self.sizes.receive_entries
-    }
-
-    /// Returns its own receive queue; `None` if it takes from a shared one.
-    #[inline]
-    pub fn receive_queue(&mut self) -> Option<&mut ReceiveQueue> {
-        self.receives.as_mut()
-    }
-
-    /// Returns whether it takes receives at all, of its own queue or of a shared one.
-    pub(crate) fn receives(&self) -> bool {
-        self.kind != QueuePairKind::XrcSend
-    }
-
-    /// Returns whether it takes from a shared receive queue.
-    #[inline]
-    #[must_use]
-    pub fn has_shared_receives(&self) -> bool {
-        self.inner.shared.is_some()
+        self.any.sizes.receive_entries
     }
 
     /// Returns the facts that the peer has to know.
     #[must_use]
     pub fn endpoint(&self, first: FirstSequence, local: &LocalPort) -> RemoteEndpoint {
-        RemoteEndpoint::of(self.number, first, local)
-    }
-
-    /// Returns how many reads and atomics this end does and serves at a time, to be told to the peer
-    /// if either end uses them.
-    #[must_use]
-    pub fn read_limits(&self) -> ReadLimits {
-        self.reads
-    }
-
-    /// Takes over what the peer has told of its [`read_limits`](Self::read_limits), before
-    /// [`connect`](Self::connect). Without it, this end takes the peer's for its own.
-    pub fn set_peer_read_limits(&mut self, peer: ReadLimits) {
-        self.reads = self.reads.with_peer(peer);
-    }
-
-    /// Connects the queue pair: INIT → RTR → RTS. Returns the path MTU.
-    ///
-    /// `first` is what the peer was told in [`endpoint`](Self::endpoint). The peer may
-    /// send as soon as this end is at RTR, so receives are posted before.
-    ///
-    /// # Errors
-    /// [`VerbsError`]: the ends do not fit, or [`ConnectError`] with all attributes. The
-    /// queue pair has to be dropped then.
-    pub fn connect(
-        &mut self,
-        first: FirstSequence,
-        local: LocalPort,
-        remote: RemoteEndpoint,
-    ) -> Result<Mtu, VerbsError> {
-        remote.check_against(&local)?;
-        let mtu = self
-            .settings
-            .mtu_between(local.attributes.active_mtu, remote.mtu)?;
-        self.local = Some(local);
-        self.remote = Some(remote);
-        let ReadLimits { depth, resources } = self.reads;
-        let (attributes, mask) = self.settings.to_receive(&local, &remote, mtu, resources);
-        self.modify(&attributes, self.kind.attributes_of(mask))?;
-        let (attributes, mask) = self.settings.to_send(first, depth);
-        self.modify(&attributes, self.kind.attributes_of(mask))?;
-        Ok(mtu)
+        RemoteEndpoint::of(self.number(), first, local)
     }
 
     /// Queries the queue pair
@@ -232,78 +170,110 @@ impl QueuePair {
     /// # Errors
     /// [`VerbsError`] if the device is gone.
     pub fn query(&self) -> Result<QueriedPair, VerbsError> {
-        let context = &self.inner.domain.context;
-        // SAFETY: the queue pair is alive while `inner` is.
-        unsafe { context.provider().query_pair(self.inner.handle) }.map_err(|errno| {
-            let consequence = "what the device knows of the queue pair stays unknown";
-            context.failed("ibv_query_qp", errno, consequence)
-        })
+        self.any.state.query(&self.any.inner.domain.context)
     }
 
     /// Moves the queue pair to ERR: everything outstanding is flushed, and nothing goes out any
     /// more.
     ///
     /// # Errors
-    /// [`ConnectError`] if the device refuses, which a device that is gone does.
+    /// [`ConnectError`](crate::ConnectError) if the device refuses, which a device that is gone does.
     pub fn fail(&mut self) -> Result<(), VerbsError> {
-        self.modify(
-            &QueuePairAttributes::to(QueuePairState::Error),
-            AttributeMask::default(),
-        )
+        self.any.fail()
     }
 
     /// Returns the number of sends that may still be posted.
     #[inline]
     #[must_use]
     pub fn send_room(&self) -> u32 {
-        self.capacity - self.outstanding
+        self.any.send_room()
     }
 
     /// Returns the number of sends that are posted and not retired.
     #[inline]
     #[must_use]
     pub fn outstanding_sends(&self) -> u32 {
-        self.outstanding
+        self.any.outstanding
     }
 
-    /// Takes notice that this many sends, the oldest ones, are done. A signaled completion stands
-    /// for its request and all unsignaled ones before it.
-    ///
-    /// # Panics
-    /// If fewer sends were outstanding.
+    #[cfg(feature = "rdma-sys")]
+    pub(crate) fn handle(&self) -> PairHandle {
+        self.any.inner.handle
+    }
+
+    #[cfg(feature = "rdma-sys")]
+    pub(crate) fn context(&self) -> &crate::device::DeviceContext {
+        &self.any.inner.domain.context
+    }
+}
+
+impl QueuePair {
+    /// Returns how many reads and atomics this end does and serves at a time, to be told to the peer
+    /// if either end uses them.
+    #[must_use]
+    pub fn read_limits(&self) -> ReadLimits {
+        self.any.reads
+    }
+
+    /// Takes over what the peer has told of its [`read_limits`](Self::read_limits), before
+    /// [`connect`](Self::connect). Without it, this end takes the peer's for its own.
+    pub fn set_peer_read_limits(&mut self, peer: ReadLimits) {
+        self.any.reads = self.any.reads.with_peer(peer);
+    }
+}
+
+impl AnyPair {
+    fn modify(&mut self, attributes: &QueuePairAttributes) -> Result<(), VerbsError> {
+        self.state.modify(&self.inner.domain.context, attributes)
+    }
+
+    fn fail(&mut self) -> Result<(), VerbsError> {
+        self.modify(&QueuePairAttributes::to(QueuePairState::Error))
+    }
+
+    /// Returns whether it takes receives at all, of its own queue or of a shared one.
+    fn receives(&self) -> bool {
+        self.state.kind != QueuePairKind::XrcSend
+    }
+
     #[inline]
-    pub fn retire_sends(&mut self, sends: u32) {
+    fn send_room(&self) -> u32 {
+        self.capacity - self.outstanding
+    }
+
+    #[inline]
+    fn retire_sends(&mut self, sends: u32) {
         self.outstanding = self
             .outstanding
             .checked_sub(sends)
             .expect("no more sends complete than were posted");
     }
 
-    /// Begins a batch of sends.
-    #[inline]
-    #[must_use = "a batch that is dropped posts nothing"]
-    pub fn send_batch<'memory>(&mut self) -> SendBatch<'_, 'memory> {
-        self.table.clear();
-        SendBatch {
-            pair: self,
-            memory: PhantomData,
+    /// Returns the table, if the queue has room for another request.
+    #[inline(always)]
+    fn table_with_room(&mut self) -> Result<&mut RequestTable<SendWr>, PushError> {
+        let capacity = self.capacity;
+        match self.send_room() > self.table.len() as u32 {
+            true => Ok(&mut self.table),
+            false => Err(PushError::QueueFull { capacity }),
         }
     }
 
-    #[cfg(feature = "rdma-sys")]
-    pub(crate) fn handle(&self) -> PairHandle {
-        self.inner.handle
-    }
-
-    #[cfg(feature = "rdma-sys")]
-    pub(crate) fn context(&self) -> &crate::device::DeviceContext {
-        &self.inner.domain.context
+    /// Posts the requests of the table, which count as outstanding from then on.
+    #[inline]
+    fn post_batch(&mut self) -> Result<u32, PostError> {
+        let outcome = self.post_table();
+        self.outstanding += match &outcome {
+            Ok(posted) => *posted,
+            Err(error) => error.accepted,
+        };
+        outcome
     }
 
     /// Posts the last requests of all, into the places kept for them: with the queue pair
     /// in ERR they are flushed after everything before them. Returns whether there is one of the
     /// send queue: a datagram needs an address, and where none was ever sent, nothing is to drain.
-    pub(crate) fn post_drain(&mut self, generation: u32) -> Result<bool, PostError> {
+    fn post_drain(&mut self, generation: u32) -> Result<bool, PostError> {
         let id = self.drain_id(Queue::Receive, generation);
         if let Some(receives) = &mut self.receives {
             receives.post_beyond_capacity(&ReceiveRequest::new(id, &[]))?;
@@ -319,19 +289,19 @@ impl QueuePair {
                 return Ok(false);
             };
             let last = self.table.last_mut().expect("it was just pushed");
-            last.set_datagram(address.handle.as_ptr(), self.number, 0);
+            last.set_datagram(address.handle.as_ptr(), self.state.number, 0);
         }
         self.post_table().map(|_| true)
     }
 
     /// Returns the identity of the last request of one of its queues. A number has 24 bits, so
     /// there is one to spare for the queue.
-    pub(crate) fn drain_id(&self, queue: Queue, generation: u32) -> WorkId {
+    fn drain_id(&self, queue: Queue, generation: u32) -> WorkId {
         let queue = match queue {
             Queue::Send => 0,
             Queue::Receive => 1 << 31,
         };
-        WorkId::new(Operation::Drain, self.number | queue, generation)
+        WorkId::new(Operation::Drain, self.state.number | queue, generation)
     }
 
     #[inline(always)]
@@ -355,41 +325,6 @@ impl QueuePair {
         };
         PostError::check("ibv_post_send", status, requests, accepted)
     }
-
-    fn modify(
-        &mut self,
-        attributes: &QueuePairAttributes,
-        mask: AttributeMask,
-    ) -> Result<(), VerbsError> {
-        let mask = mask | AttributeMask::STATE;
-        let cause = match self
-            .kind
-            .check_transition(self.state, attributes.state, mask)
-        {
-            Err(illegal) => ConnectCause::Illegal(illegal),
-            Ok(()) => {
-                let provider = self.inner.domain.context.provider();
-                // SAFETY: the queue pair is alive while `inner` is.
-                match unsafe { provider.modify_pair(self.inner.handle, attributes, mask) } {
-                    Ok(()) => {
-                        self.state = attributes.state;
-                        return Ok(());
-                    }
-                    Err(errno) => ConnectCause::Refused(errno),
-                }
-            }
-        };
-        Err(VerbsError::Connect(Box::new(ConnectError {
-            device: self.inner.domain.context.name().to_owned(),
-            queue_pair: self.number,
-            from: self.state,
-            attributes: *attributes,
-            mask,
-            local: self.local,
-            remote: self.remote,
-            cause,
-        })))
-    }
 }
 
 impl Drop for QueuePairObject {
@@ -401,14 +336,11 @@ impl Drop for QueuePairObject {
         // SAFETY: only its own receive queue is made from a queue pair, and that queue held an
         // `Arc` of it. Fields hold the objects that the queue pair was made from, and are dropped
         // after it.
-        let destroy = || unsafe { context.provider().destroy_pair(self.handle) };
+        let destroy = || unsafe { context.destroy(self.handle) };
         let (sends, receives) = (&self.send_completions, &self.receive_completions);
-        let destroyed = sends.while_undrained(|| match Arc::ptr_eq(sends, receives) {
+        sends.while_undrained(|| match Arc::ptr_eq(sends, receives) {
             true => destroy(),
             false => receives.while_undrained(destroy),
         });
-        if let Err(errno) = destroyed {
-            context.undestroyed("ibv_destroy_qp", errno);
-        }
     }
 }

@@ -85,6 +85,12 @@ impl<'memory> SendBatch<'_, 'memory> {
     /// # Errors
     /// [`PushError`]; the batch is as it was. [`PushError::NoReads`] if the connection carries none.
     pub fn push_read(&mut self, request: &ReadRequest<'_, 'memory>) -> Result<(), PushError> {
+        self.add_read(request)
+    }
+}
+
+impl<'memory, K> SendBatch<'_, 'memory, K> {
+    pub(super) fn add_read(&mut self, request: &ReadRequest<'_, 'memory>) -> Result<(), PushError> {
         let table = self.table_of_reads()?;
         let place = table.push_other(request.id, request.flags, request.entries)?;
         place.opcode = wr_opcode::RDMA_READ;

@@ -5,13 +5,10 @@
 //! learns from completions which receives were used. The queue counts its receives, so its limit is
 //! known before the device is asked.
 
-#[cfg(feature = "all")]
-mod extended;
-
+use std::any::Any;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use ibex_base::fork;
 use rustix::io::Errno;
 
 use super::{
@@ -24,7 +21,10 @@ use crate::{
     device::{DeviceContext, new_tag, requested_size::RequestedSize},
     error::VerbsError,
     memory::protection_domain::{Domain, ProtectionDomain},
-    provider::{PostReceive, SharedReceiveAttributes, SharedReceiveHandle},
+    provider::{
+        CompletionHandle, PostReceive, SharedReceiveAttributes, SharedReceiveHandle,
+        SharedReceiveInit, XrcDomainHandle,
+    },
 };
 
 /// A queue of receives, shared by queue pairs or of one alone.
@@ -44,15 +44,16 @@ enum ReceiveQueueOwner {
     Pair(Arc<QueuePairObject>),
 }
 
+/// The objects that a queue of extended connections was made with.
+type Kept = Box<dyn Any + Send + Sync>;
+
 /// The part of a shared receive queue that its queue pairs keep alive.
 #[derive(Debug)]
 pub(crate) struct SharedReceiveQueueObject {
     pub(crate) handle: SharedReceiveHandle,
     tag: u64,
     domain: Arc<Domain>,
-    /// What a queue of extended connections was made with.
-    #[cfg(feature = "all")]
-    _xrc: Option<extended::Parts>,
+    _kept: Option<Kept>,
 }
 
 impl SharedReceiveQueueObject {
@@ -76,9 +77,28 @@ impl ReceiveQueue {
         requests: u32,
         entries: u32,
     ) -> Result<Self, VerbsError> {
+        let (queue, _) = Self::make(domain, requests, entries, None)?;
+        Ok(queue)
+    }
+
+    /// Makes a shared queue; returns its number too. One for extended connections keeps alive what it
+    /// was made with.
+    pub(super) fn make(
+        domain: &ProtectionDomain,
+        requests: u32,
+        entries: u32,
+        xrc: Option<((XrcDomainHandle, CompletionHandle), Kept)>,
+    ) -> Result<(Self, u32), VerbsError> {
         let domain = Arc::clone(domain.inner());
         let context = Arc::clone(&domain.context);
         let tag = new_tag();
+        let (xrc, kept) = xrc.unzip();
+        let init = SharedReceiveInit {
+            requests,
+            entries,
+            tag,
+            xrc,
+        };
         let limits = context.attributes();
         let limits = [
             RequestedSize::new(
@@ -100,27 +120,30 @@ impl ReceiveQueue {
                 "the entries of one receive",
             ),
         ];
-        // SAFETY: the domain is alive.
+        // SAFETY: the domain is alive, and so are the others, of one context.
         let made = unsafe {
             context
                 .provider()
-                .create_shared_receive(domain.handle, requests, entries, tag)
+                .create_shared_receive(domain.handle, &init)
         };
-        let (handle, capacity, entries) =
-            made.map_err(|errno| context.refused("ibv_create_srq", errno, &limits))?;
-        Ok(Self {
+        let call = match xrc {
+            None => "ibv_create_srq",
+            Some(_) => "ibv_create_srq_ex",
+        };
+        let made = made.map_err(|errno| context.refused(call, errno, &limits))?;
+        let queue = Self {
             target: ReceiveQueueOwner::Shared(Arc::new(SharedReceiveQueueObject {
-                handle,
+                handle: made.handle,
                 tag,
                 domain,
-                #[cfg(feature = "all")]
-                _xrc: None,
+                _kept: kept,
             })),
             post: context.opened().hot.post_shared_receive,
-            table: RequestTable::new(RECEIVE_BATCH, entries as usize),
-            capacity,
+            table: RequestTable::new(RECEIVE_BATCH, made.entries as usize),
+            capacity: made.requests,
             outstanding: 0,
-        })
+        };
+        Ok((queue, made.number))
     }
 
     /// Makes the own queue of a queue pair.
@@ -229,18 +252,12 @@ impl ReceiveQueue {
         let shared = self.shared_inner().expect("a shared receive queue");
         let context = &shared.domain.context;
         // SAFETY: the queue is alive.
-        unsafe {
-            context
-                .provider()
-                .arm_shared_receive_limit(shared.handle, limit)
-        }
-        .map_err(|errno| {
-            context.failed(
-                "ibv_modify_srq",
-                errno,
-                "running out of receives is not announced",
-            )
-        })
+        let armed = unsafe {
+            let provider = context.provider();
+            provider.arm_shared_receive_limit(shared.handle, limit)
+        };
+        let consequence = "running out of receives is not announced";
+        armed.map_err(context.failed("ibv_modify_srq", consequence))
     }
 
     /// Queries a shared queue
@@ -256,46 +273,8 @@ impl ReceiveQueue {
         let context = shared.context();
         // SAFETY: the queue is alive.
         let queried = unsafe { context.provider().query_shared_receive(shared.handle) };
-        queried.map_err(|errno| {
-            let consequence = "what the device knows of the queue stays unknown";
-            context.failed("ibv_query_srq", errno, consequence)
-        })
-    }
-
-    /// Changes the number of receives that a shared queue holds
-    /// ([`ibv_modify_srq(3)`](https://man7.org/linux/man-pages/man3/ibv_modify_srq.3.html),
-    /// `IBV_SRQ_MAX_WR`). Returns what it holds now. Posted receives stay posted.
-    ///
-    /// # Errors
-    /// [`VerbsError::Setting`] if more receives are outstanding, [`VerbsError::Limit`] beyond the
-    /// limit of the device, [`VerbsError::Unsupported`] if the device cannot. The queue is as it was.
-    ///
-    /// # Panics
-    /// If it is a queue pair's own queue, which has the size that it was made with.
-    pub fn resize(&mut self, requests: u32) -> Result<u32, VerbsError> {
-        let shared = self.shared_inner().expect("a shared receive queue");
-        let context = shared.context();
-        if requests < self.outstanding.max(1) {
-            return Err(VerbsError::Setting {
-                setting: "the size of the shared receive queue",
-                given: requests.to_string(),
-                allowed: format!("{} or more, as are outstanding", self.outstanding.max(1)),
-            });
-        }
-        let limit = context.attributes().max_shared_receive_requests;
-        let what = "a shared receive queue of that depth";
-        context.check_limit(&RequestedSize::new(what, requests, limit, "its depth"))?;
-        // SAFETY: the queue is alive, and only `self` posts to it.
-        let resized = unsafe {
-            let provider = context.provider();
-            provider.resize_shared_receive(shared.handle, requests)
-        };
-        resized.map_err(|errno| {
-            let what = "shared receive queues that can be resized";
-            context.lacks("ibv_modify_srq", errno, what, "the queue is as it was")
-        })?;
-        self.capacity = self.query()?.requests.max(requests);
-        Ok(self.capacity)
+        let consequence = "what the device knows of the queue stays unknown";
+        queried.map_err(context.failed("ibv_query_srq", consequence))
     }
 
     /// Returns the number by which asynchronous events name it; `None` for a queue pair's own.
@@ -314,14 +293,8 @@ impl ReceiveQueue {
 
 impl Drop for SharedReceiveQueueObject {
     fn drop(&mut self) {
-        if fork::is_child() {
-            return;
-        }
-        let context = &self.domain.context;
         // SAFETY: queue pairs on this queue held an `Arc` of it, so all are destroyed.
-        if let Err(errno) = unsafe { context.provider().destroy_shared_receive(self.handle) } {
-            context.undestroyed("ibv_destroy_srq", errno);
-        }
+        unsafe { self.domain.context.destroy(self.handle) };
     }
 }
 

@@ -4,7 +4,8 @@
 use std::marker::PhantomData;
 
 use super::{
-    QueuePair,
+    AnyPair,
+    kind::Reliable,
     receive_queue::PostError,
     request_table::RequestTable,
     work_request::{PushError, SendRequest},
@@ -38,9 +39,10 @@ use crate::abi::SendWr;
 /// }
 /// ```
 #[derive(Debug)]
-pub struct SendBatch<'pair, 'memory> {
-    pub(super) pair: &'pair mut QueuePair,
+pub struct SendBatch<'pair, 'memory, K = Reliable> {
+    pub(super) pair: &'pair mut AnyPair,
     pub(super) memory: PhantomData<&'memory [u8]>,
+    pub(super) kind: PhantomData<K>,
 }
 
 impl<'memory> SendBatch<'_, 'memory> {
@@ -50,14 +52,16 @@ impl<'memory> SendBatch<'_, 'memory> {
     /// [`PushError`]; the batch is as it was.
     #[inline(always)]
     pub fn push(&mut self, request: &SendRequest<'_, 'memory>) -> Result<(), PushError> {
-        if self.pair.send_room() <= self.pair.table.len() as u32 {
-            return Err(PushError::QueueFull {
-                capacity: self.pair.capacity,
-            });
-        }
-        self.pair
-            .table
-            .push_send(request, self.pair.sizes.inline_bytes)
+        self.add(request)
+    }
+}
+
+impl<'memory, K> SendBatch<'_, 'memory, K> {
+    #[inline(always)]
+    pub(super) fn add(&mut self, request: &SendRequest<'_, 'memory>) -> Result<(), PushError> {
+        let inline_bytes = self.pair.sizes.inline_bytes;
+        let table = self.pair.table_with_room()?;
+        table.push_send(request, inline_bytes)
     }
 
     /// Returns the table for a read or an atomic, if the queue has room for one and the connection
@@ -66,20 +70,7 @@ impl<'memory> SendBatch<'_, 'memory> {
         if self.pair.reads.depth == 0 {
             return Err(PushError::NoReads);
         }
-        self.table_with_room()
-    }
-
-    pub(super) fn table_with_room(&mut self) -> Result<&mut RequestTable<SendWr>, PushError> {
-        let capacity = self.pair.capacity;
-        match self.pair.send_room() > self.pair.table.len() as u32 {
-            true => Ok(&mut self.pair.table),
-            false => Err(PushError::QueueFull { capacity }),
-        }
-    }
-
-    #[cfg(feature = "all")]
-    pub(super) fn atomics(&self) -> crate::AtomicSupport {
-        self.pair.inner.domain.context.attributes().atomics
+        self.pair.table_with_room()
     }
 
     /// Returns the number of requests in the batch.
@@ -102,11 +93,6 @@ impl<'memory> SendBatch<'_, 'memory> {
     /// [`PostError`], which says how many were posted nevertheless.
     #[inline]
     pub fn post(self) -> Result<u32, PostError> {
-        let outcome = self.pair.post_table();
-        self.pair.outstanding += match &outcome {
-            Ok(posted) => *posted,
-            Err(error) => error.accepted,
-        };
-        outcome
+        self.pair.post_batch()
     }
 }

@@ -13,7 +13,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Queue, QueuePair};
+use super::{AnyPair, Queue, QueuePair};
 use crate::{
     abi::work_id::WorkId,
     completion::work_completion::WorkCompletion,
@@ -27,7 +27,7 @@ pub const DEFAULT_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 /// A queue pair on its way out.
 #[derive(Debug)]
 pub struct Teardown {
-    pair: QueuePair,
+    pair: AnyPair,
     generation: u32,
     deadline: Instant,
     /// The reason why no event will tell that the queue pair is drained.
@@ -68,7 +68,8 @@ impl Teardown {
     /// `generation` tells this teardown's last requests from those of an earlier queue
     /// pair with the same number.
     #[must_use]
-    pub fn begin(mut pair: QueuePair, generation: u32, now: Instant, timeout: Duration) -> Self {
+    pub fn begin<K>(pair: QueuePair<K>, generation: u32, now: Instant, timeout: Duration) -> Self {
+        let mut pair = pair.any;
         let generation = generation & WorkId::GENERATION_MASK;
         let begun = pair
             .fail()
@@ -98,7 +99,7 @@ impl Teardown {
     /// The queue pair's number.
     #[must_use]
     pub fn queue_pair(&self) -> u32 {
-        self.pair.number()
+        self.pair.state.number
     }
 
     /// Returns when to ask for a verdict at the latest.
@@ -124,7 +125,8 @@ impl Teardown {
     /// Takes notice of an asynchronous event. Returns true if it is the event that the teardown
     /// waits for.
     pub fn handle_event(&mut self, event: &AsyncEvent) -> bool {
-        let last = AsyncEvent::QueuePair(self.pair.number(), QueuePairEvent::LastRequestReached);
+        let last =
+            AsyncEvent::QueuePair(self.pair.state.number, QueuePairEvent::LastRequestReached);
         let is_awaited = *event == last && self.receives == ReceivesDrained::No;
         if is_awaited {
             self.receives = ReceivesDrained::LastReached;
@@ -157,7 +159,7 @@ impl Teardown {
         }
         Verdict::GaveUp(format!(
             "queue pair {:#x} was not drained in time: last request {}, receives {}",
-            self.pair.number(),
+            self.pair.state.number,
             seen(self.sends_drained),
             seen(receives)
         ))

@@ -7,17 +7,16 @@
 //! receives, and from which it [recovers](UnreliableQueuePair::recover_sends). There are no reads, no atomics, no invalidation and no fence.
 
 use super::{
-    QueuePairBuilder,
+    QueuePair, QueuePairBuilder, SendBatch,
     connection::ConnectionSettings,
-    kind::{BatchOf, QueuePairOf, Unreliable},
-    receive_queue::ReceiveQueue,
+    kind::Unreliable,
     work_request::{PushError, SendRequest},
 };
 use crate::{abi::queue_pair_kind::QueuePairKind, error::VerbsError};
 
 /// An end of an unreliable connection
 /// ([`ibv_create_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_create_qp.3.html), `IBV_QPT_UC`).
-pub type UnreliableQueuePair = QueuePairOf<Unreliable>;
+pub type UnreliableQueuePair = QueuePair<Unreliable>;
 
 impl QueuePairBuilder {
     /// Makes a queue pair for an unreliable connection and brings it to INIT, where it takes receives.
@@ -30,24 +29,13 @@ impl QueuePairBuilder {
         port: u8,
         settings: ConnectionSettings,
     ) -> Result<UnreliableQueuePair, VerbsError> {
-        let pair = self.build_connected(QueuePairKind::Unreliable, port, settings)?;
-        Ok(QueuePairOf {
-            pair,
-            kind: Unreliable,
-        })
-    }
-}
-
-impl UnreliableQueuePair {
-    /// Returns its own receive queue; `None` if it takes from a shared one.
-    pub fn receive_queue(&mut self) -> Option<&mut ReceiveQueue> {
-        self.pair.receive_queue()
+        self.build_connected(QueuePairKind::Unreliable, port, settings)
     }
 }
 
 /// Sends and writes of an unreliable connection that are about to be posted, with one call. Dropped,
 /// it posts nothing.
-pub type UnreliableBatch<'pair, 'memory> = BatchOf<'pair, 'memory, Unreliable>;
+pub type UnreliableBatch<'pair, 'memory> = SendBatch<'pair, 'memory, Unreliable>;
 
 impl<'memory> UnreliableBatch<'_, 'memory> {
     /// Adds a send or a write.
@@ -57,6 +45,6 @@ impl<'memory> UnreliableBatch<'_, 'memory> {
     /// key or has a fence.
     pub fn push(&mut self, request: &SendRequest<'_, 'memory>) -> Result<(), PushError> {
         request.check_kind(QueuePairKind::Unreliable)?;
-        self.batch.push(request)
+        self.add(request)
     }
 }

@@ -8,7 +8,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 use super::{
-    QueuePair,
+    AnyPair, QueuePair,
     memory_window::{BindRequest, MemoryWindow, WindowBinding, WindowError},
     receive_queue::PostError,
     work_request::Flags,
@@ -39,10 +39,10 @@ impl QueuePair {
         request: &BindRequest,
     ) -> Result<RemoteAddress, WindowError> {
         window.check_bind()?;
-        self.check_domain(window)?;
+        self.any.check_domain(window)?;
         check_range(request, region.bytes())?;
         let access = remote_rights(request.access, region.access())?;
-        self.check_room()?;
+        self.any.check_room()?;
         let (start, bytes) = (request.range.start, request.range.len());
         let address = region.remote(start).address;
         let flags = match request.is_fenced {
@@ -50,7 +50,7 @@ impl QueuePair {
             false => Flags::default().signaled(),
         };
         let post = |domain: &Arc<Domain>, region: *mut _| {
-            if !domain.is_with(&window.domain) {
+            if !Arc::ptr_eq(domain, &window.domain) {
                 return Err(WindowError::OtherDomain {
                     object: "memory region",
                 });
@@ -62,8 +62,8 @@ impl QueuePair {
                 access,
             };
             match window.kind() {
-                WindowKind::One => self.bind_first(window, request.id, flags, &info),
-                WindowKind::Two => self.bind_second(window, request.id, flags, info),
+                WindowKind::One => self.any.bind_first(window, request.id, flags, &info),
+                WindowKind::Two => self.any.bind_second(window, request.id, flags, info),
             }
         };
         let key = region
@@ -75,8 +75,8 @@ impl QueuePair {
             address,
             bytes,
             peer_invalidates: request.peer_invalidates,
-            pair: Arc::clone(&self.inner),
-            number: self.number,
+            pair: Arc::clone(&self.any.inner),
+            number: self.number(),
             registration: Arc::clone(&region.registration),
             _region: kept,
         };
@@ -97,9 +97,9 @@ impl QueuePair {
         window: &mut MemoryWindow,
         id: WorkId,
     ) -> Result<(), WindowError> {
-        let binding = window.check_invalidate(&self.inner)?;
-        self.check_domain(window)?;
-        self.check_room()?;
+        let binding = window.check_invalidate(&self.any.inner)?;
+        self.any.check_domain(window)?;
+        self.any.check_room()?;
         let flags = Flags::default().signaled();
         let key = match window.kind() {
             WindowKind::One => {
@@ -112,26 +112,28 @@ impl QueuePair {
                         bytes: 0,
                         access: 0,
                     };
-                    self.bind_first(window, id, flags, &info)
+                    self.any.bind_first(window, id, flags, &info)
                 };
                 let unbound = Arc::clone(&binding.registration).while_held(unbind);
                 Some(unbound.unwrap_or(Err(WindowError::Unregistered))?)
             }
             WindowKind::Two => {
                 let key = window.key();
-                self.post_window_request(id, flags, |place| {
+                self.any.post_window_request(id, flags, |place| {
                     place.opcode = wr_opcode::LOCAL_INVALIDATE;
                     place.imm_data = key.to_raw();
                 })?;
                 None
             }
         };
-        window.begin_invalidating(id, self.number, key);
+        window.begin_invalidating(id, self.number(), key);
         Ok(())
     }
+}
 
+impl AnyPair {
     fn check_domain(&self, window: &MemoryWindow) -> Result<(), WindowError> {
-        match self.inner.domain.is_with(&window.domain) {
+        match Arc::ptr_eq(&self.inner.domain, &window.domain) {
             true => Ok(()),
             false => Err(WindowError::OtherDomain {
                 object: "queue pair",

@@ -20,29 +20,28 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
-use ibex_base::fork;
 use rustix::io::Errno;
 
 use super::{
-    QueuePairBuilder,
+    QueuePair, QueuePairBuilder, SendBatch,
     connection::ConnectionSettings,
     endpoint::{FirstSequence, LocalPort, RemoteEndpoint},
-    kind::{BatchOf, QueuePairOf, XrcSend},
-    read::{ReadLimits, ReadRequest},
+    kind::XrcSend,
+    read::ReadRequest,
     receive_queue::{ReceiveBatch, ReceiveQueue},
+    state::PairLifecycle,
     work_request::{PushError, SendRequest},
 };
 use crate::{
     abi::{
-        attribute_mask::AttributeMask, port::Mtu, queue_pair_attributes::QueuePairAttributes,
-        queue_pair_kind::QueuePairKind, queue_pair_state::QueuePairState,
+        port::Mtu, queue_pair_attributes::QueuePairAttributes, queue_pair_kind::QueuePairKind,
+        queue_pair_state::QueuePairState,
     },
     completion::queue::CompletionQueue,
-    connect_error::{ConnectCause, ConnectError},
     device::{Device, DeviceContext},
     error::VerbsError,
     memory::{protection_domain::ProtectionDomain, region::RegionAccess},
-    provider::{PairHandle, QueriedPair, XrcDomainHandle},
+    provider::{QueriedPair, XrcDomainHandle},
 };
 
 /// A domain of extended connections. Clones are the same one.
@@ -129,13 +128,8 @@ impl OpenXrcDomain {
 
 impl Drop for OpenXrcDomain {
     fn drop(&mut self) {
-        if fork::is_child() {
-            return;
-        }
         // SAFETY: all objects of the domain that this process has made held an `Arc` of it.
-        if let Err(errno) = unsafe { self.context.provider().close_xrc_domain(self.handle) } {
-            self.context.undestroyed("ibv_close_xrcd", errno);
-        }
+        unsafe { self.context.destroy(self.handle) };
     }
 }
 
@@ -161,8 +155,13 @@ impl XrcReceiveQueue {
         requests: u32,
         entries: u32,
     ) -> Result<Self, VerbsError> {
-        let made = ReceiveQueue::of_xrc(domain, xrc, completions, requests, entries);
-        let (queue, number) = made?;
+        let (xrc, completions) = (Arc::clone(xrc.inner()), Arc::clone(completions.inner()));
+        let ours = &domain.inner().context;
+        ours.check_same("XRC domain", xrc.context())?;
+        ours.check_same("completion queue of receives", &completions.context)?;
+        let made_with = (xrc.handle, completions.handle);
+        let made_with = Some((made_with, Box::new((xrc, completions)) as _));
+        let (queue, number) = ReceiveQueue::make(domain, requests, entries, made_with)?;
         Ok(Self { queue, number })
     }
 
@@ -208,9 +207,7 @@ impl XrcReceiveQueue {
 /// The receiving end of an extended connection, or one of several handles of it.
 #[derive(Debug)]
 pub struct XrcReceiveQueuePair {
-    handle: PairHandle,
-    number: u32,
-    state: QueuePairState,
+    state: PairLifecycle,
     domain: Arc<OpenXrcDomain>,
 }
 
@@ -231,15 +228,14 @@ impl XrcReceiveQueuePair {
             provider.create_xrc_receiver(context.handle(), domain.handle)
         };
         let (handle, number) = made.map_err(|errno| lacks(context, "ibv_create_qp_ex", errno))?;
-        let mut pair = Self {
-            handle,
-            number,
-            state: QueuePairState::Reset,
-            domain,
+        let state = PairLifecycle::new(handle, number, QueuePairKind::XrcReceive);
+        let mut pair = Self { state, domain };
+        let attributes = QueuePairAttributes {
+            port,
+            access_flags: access.bits(),
+            ..QueuePairAttributes::to(QueuePairState::Init)
         };
-        let settings = ConnectionSettings::default();
-        let (attributes, mask) = settings.to_init(port, 0, access.bits());
-        pair.modify(&attributes, mask, None)?;
+        pair.state.modify(pair.domain.context(), &attributes)?;
         Ok(pair)
     }
 
@@ -258,13 +254,9 @@ impl XrcReceiveQueuePair {
             provider.open_xrc_receiver(context.handle(), domain.handle, number)
         };
         let handle = opened.map_err(|errno| lacks(context, "ibv_open_qp", errno))?;
-        let mut pair = Self {
-            handle,
-            number,
-            state: QueuePairState::Reset,
-            domain,
-        };
-        pair.state = pair.query()?.attributes.state;
+        let state = PairLifecycle::new(handle, number, QueuePairKind::XrcReceive);
+        let mut pair = Self { state, domain };
+        pair.state.now = pair.query()?.attributes.state;
         Ok(pair)
     }
 
@@ -272,20 +264,20 @@ impl XrcReceiveQueuePair {
     /// name it.
     #[must_use]
     pub fn number(&self) -> u32 {
-        self.number
+        self.state.number
     }
 
     /// Returns the state that the queue pair was last brought to by this handle, or that it had when
     /// the handle was taken.
     #[must_use]
     pub fn state(&self) -> QueuePairState {
-        self.state
+        self.state.now
     }
 
     /// Returns the facts that the sender has to know.
     #[must_use]
     pub fn endpoint(&self, first: FirstSequence, local: &LocalPort) -> RemoteEndpoint {
-        RemoteEndpoint::of(self.number, first, local)
+        RemoteEndpoint::of(self.number(), first, local)
     }
 
     /// Connects the queue pair with a sending end: INIT → RTR → RTS. Returns the path MTU. Of the
@@ -300,16 +292,10 @@ impl XrcReceiveQueuePair {
         remote: RemoteEndpoint,
         settings: ConnectionSettings,
     ) -> Result<Mtu, VerbsError> {
-        remote.check_against(&local)?;
-        let mtu = settings.mtu_between(local.attributes.active_mtu, remote.mtu)?;
-        let kind = QueuePairKind::XrcReceive;
-        let ReadLimits { resources, .. } = settings.read_limits(self.domain.context().attributes());
-        let ends = Some((local, remote));
-        let (attributes, mask) = settings.to_receive(&local, &remote, mtu, resources);
-        self.modify(&attributes, kind.attributes_of(mask), ends)?;
-        let (attributes, mask) = settings.to_send(first, 0);
-        self.modify(&attributes, kind.attributes_of(mask), ends)?;
-        Ok(mtu)
+        let context = self.domain.context();
+        let reads = settings.read_limits(context.attributes());
+        let settings = (settings, reads);
+        self.state.connect(context, settings, first, local, remote)
     }
 
     /// Asks the device for what it knows of the queue pair
@@ -318,12 +304,7 @@ impl XrcReceiveQueuePair {
     /// # Errors
     /// [`VerbsError`] if the device refuses.
     pub fn query(&self) -> Result<QueriedPair, VerbsError> {
-        let context = self.domain.context();
-        // SAFETY: the queue pair is alive while `self` lives.
-        unsafe { context.provider().query_pair(self.handle) }.map_err(|errno| {
-            let consequence = "what the device knows of the queue pair stays unknown";
-            context.failed("ibv_query_qp", errno, consequence)
-        })
+        self.state.query(self.domain.context())
     }
 
     #[cfg(feature = "rdma-sys")]
@@ -332,62 +313,20 @@ impl XrcReceiveQueuePair {
     }
 
     #[cfg(feature = "rdma-sys")]
-    pub(crate) fn handle(&self) -> PairHandle {
-        self.handle
-    }
-
-    fn modify(
-        &mut self,
-        attributes: &QueuePairAttributes,
-        mask: AttributeMask,
-        ends: Option<(LocalPort, RemoteEndpoint)>,
-    ) -> Result<(), VerbsError> {
-        let mask = mask | AttributeMask::STATE;
-        let context = self.domain.context();
-        let kind = QueuePairKind::XrcReceive;
-        let cause = match kind.check_transition(self.state, attributes.state, mask) {
-            Err(illegal) => ConnectCause::Illegal(illegal),
-            // SAFETY: the queue pair is alive while `self` lives.
-            Ok(()) => match unsafe {
-                context
-                    .provider()
-                    .modify_pair(self.handle, attributes, mask)
-            } {
-                Ok(()) => {
-                    self.state = attributes.state;
-                    return Ok(());
-                }
-                Err(errno) => ConnectCause::Refused(errno),
-            },
-        };
-        Err(VerbsError::Connect(Box::new(ConnectError {
-            device: context.name().to_owned(),
-            queue_pair: self.number,
-            from: self.state,
-            attributes: *attributes,
-            mask,
-            local: ends.map(|(local, _)| local),
-            remote: ends.map(|(_, remote)| remote),
-            cause,
-        })))
+    pub(crate) fn handle(&self) -> crate::provider::PairHandle {
+        self.state.handle
     }
 }
 
 impl Drop for XrcReceiveQueuePair {
     fn drop(&mut self) {
-        if fork::is_child() {
-            return;
-        }
-        let context = self.domain.context();
         // SAFETY: the handle is alive, and nothing is made from it.
-        if let Err(errno) = unsafe { context.provider().destroy_pair(self.handle) } {
-            context.undestroyed("ibv_destroy_qp", errno);
-        }
+        unsafe { self.domain.context.destroy(self.state.handle) };
     }
 }
 
 /// The sending end of an extended connection.
-pub type XrcSendQueuePair = QueuePairOf<XrcSend>;
+pub type XrcSendQueuePair = QueuePair<XrcSend>;
 
 impl QueuePairBuilder {
     /// Makes the sending end of an extended connection and brings it to INIT.
@@ -402,20 +341,16 @@ impl QueuePairBuilder {
     ) -> Result<XrcSendQueuePair, VerbsError> {
         let context = Arc::clone(&self.domain.context);
         let made = self.build_connected(QueuePairKind::XrcSend, port, settings);
-        let pair = made.map_err(|error| match error {
+        made.map_err(|error| match error {
             VerbsError::Call { call, source, .. } => lacks(&context, call, source),
             other => other,
-        })?;
-        Ok(QueuePairOf {
-            pair,
-            kind: XrcSend,
         })
     }
 }
 
 /// Requests of an extended connection that are about to be posted, with one call. Dropped, it posts
 /// nothing.
-pub type XrcBatch<'pair, 'memory> = BatchOf<'pair, 'memory, XrcSend>;
+pub type XrcBatch<'pair, 'memory> = SendBatch<'pair, 'memory, XrcSend>;
 
 impl<'memory> XrcBatch<'_, 'memory> {
     /// Adds a send or a write for the [`XrcReceiveQueue`] of that number. A number that is not one of
@@ -428,7 +363,7 @@ impl<'memory> XrcBatch<'_, 'memory> {
         request: &SendRequest<'_, 'memory>,
         receive_queue: u32,
     ) -> Result<(), PushError> {
-        self.batch.push(request)?;
+        self.add(request)?;
         self.name(receive_queue);
         Ok(())
     }
@@ -443,13 +378,13 @@ impl<'memory> XrcBatch<'_, 'memory> {
         request: &ReadRequest<'_, 'memory>,
         receive_queue: u32,
     ) -> Result<(), PushError> {
-        self.batch.push_read(request)?;
+        self.add_read(request)?;
         self.name(receive_queue);
         Ok(())
     }
 
     fn name(&mut self, receive_queue: u32) {
-        let last = self.batch.pair.table.last_mut();
+        let last = self.pair.table.last_mut();
         last.expect("a request was just pushed").xrc[0] = receive_queue;
     }
 }

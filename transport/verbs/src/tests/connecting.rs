@@ -155,7 +155,7 @@ fn a_second_connection_is_illegal_and_never_reaches_the_device() {
     assert!(
         error
             .to_string()
-            .contains("RTS -> RTR failed: RTS -> RTR is no legal change of state"),
+            .contains("RTS -> RTR failed: it is no legal change of state"),
         "{error}"
     );
     assert_eq!(fake.modifications().len(), asked);

@@ -7,9 +7,9 @@ use rustix::io::Errno;
 
 use super::*;
 use crate::{
-    CompletionDetails, CompletionFields, CompletionPolling, PollingChoice, PollingWish, VerbsError,
+    CompletionPolling, PollingChoice, PollingWish,
     abi::Wc,
-    provider::fake::{Call, FakeClock, FakeExtended, FakeTags, FaultScript},
+    provider::fake::{Call, FakeClock, FakeExtended, FaultScript},
 };
 
 fn queue(fake: &FakeProvider, kind: CompletionPolling) -> CompletionQueue {
@@ -255,107 +255,6 @@ fn times_are_left_out_where_the_device_has_none() {
         decided_without.reason.contains("with times: "),
         "{decided_without}"
     );
-}
-
-// ---- Further fields ----------------------------------------------------------------------
-
-const POLLING: CompletionPolling = CompletionPolling::Extended;
-
-/// A datagram that arrived, with a value in each field.
-fn arrived() -> Wc {
-    Wc {
-        wr_id: 1,
-        opcode: crate::abi::wc_opcode::RECV,
-        byte_len: 64,
-        src_qp: 0x12_3456,
-        slid: 7,
-        sl: 3,
-        dlid_path_bits: 5,
-        ..Wc::default()
-    }
-}
-
-fn polled(fake: &FakeProvider, queue: &mut CompletionQueue, wc: Wc) -> CompletionDetails {
-    fake.complete(queue.tag(), wc);
-    let mut room = [CompletionDetails::default(); 2];
-    let &[found] = queue.poll_details(&mut room).unwrap() else {
-        panic!("one completion");
-    };
-    assert_eq!(found.completion.id().to_raw(), wc.wr_id);
-    found
-}
-
-fn told(details: &CompletionDetails) -> [Option<u64>; 7] {
-    [
-        details.source_queue_pair.map(u64::from),
-        details.source_lid.map(u64::from),
-        details.service_level.map(u64::from),
-        details.path_bits.map(u64::from),
-        details.vlan.map(u64::from),
-        details.flow_tag.map(u64::from),
-        details.wall_clock,
-    ]
-}
-
-#[test]
-fn create_cq_ex_tells_the_fields_that_were_asked_for_alone() {
-    let fake = with_clock(1_000_000, u64::MAX);
-    let tags = FakeTags { vlan: 11, flow: 13 };
-    fake.change(DEVICE, |device| device.tags = Some(tags));
-    fake.set_clock(17);
-    let device = Device::open(&fake.provider(), DEVICE).unwrap();
-    let made = |fields| CompletionQueue::with_fields(&device, 63, POLLING, fields).unwrap();
-    let mut all = made(CompletionFields::ALL);
-    let values = [0x12_3456, 7, 3, 5, 11, 13, 17].map(Some);
-    assert_eq!(told(&polled(&fake, &mut all, arrived())), values);
-    // A stale place is written over: a send has a time alone, and a failed receive nothing.
-    let sent = Wc {
-        opcode: crate::abi::wc_opcode::SEND,
-        ..arrived()
-    };
-    let time_alone = [None, None, None, None, None, None, Some(17)];
-    assert_eq!(told(&polled(&fake, &mut all, sent)), time_alone);
-    let failed = Wc {
-        status: 5,
-        ..arrived()
-    };
-    assert_eq!(told(&polled(&fake, &mut all, failed)), [None; 7]);
-    // What a plain queue says of the sender is in the usual completion too.
-    fake.complete(all.tag(), arrived());
-    let mut room = [WorkCompletion::EMPTY];
-    let wc = all.poll(&mut room).unwrap()[0].0;
-    let sender = (wc.src_qp, wc.slid, wc.sl, wc.dlid_path_bits);
-    assert_eq!(sender, (0x12_3456, 7, 3, 5));
-    let mut some = made(CompletionFields {
-        service_level: true,
-        flow_tag: true,
-        ..CompletionFields::default()
-    });
-    let asked_for = [None, None, Some(3), None, None, Some(13), None];
-    assert_eq!(told(&polled(&fake, &mut some, arrived())), asked_for);
-    let mut plain = CompletionQueue::polled(&device, 63).unwrap();
-    let details = polled(&fake, &mut plain, arrived());
-    assert_eq!(told(&details), [None; 7]);
-    assert_eq!(details.completion.received(), Some(64));
-}
-
-#[test]
-fn fields_that_the_device_lacks_are_refused_by_type() {
-    let fake = one_device();
-    let device = Device::open(&fake.provider(), DEVICE).unwrap();
-    let refused = |kind, fields| {
-        let error = CompletionQueue::with_fields(&device, 63, kind, fields).unwrap_err();
-        assert!(matches!(error, VerbsError::Unsupported { .. }), "{error}");
-    };
-    let only = CompletionFields::default();
-    let wall_clock = CompletionFields {
-        wall_clock: true,
-        ..only
-    };
-    refused(POLLING, wall_clock);
-    refused(POLLING, CompletionFields { vlan: true, ..only });
-    refused(CompletionPolling::Plain, wall_clock);
-    assert!(CompletionQueue::with_fields(&device, 63, CompletionPolling::Plain, only).is_ok());
 }
 
 /// A failed queue pair is destroyed by any thread, and takes its completions out of a queue that

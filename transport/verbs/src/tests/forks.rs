@@ -75,19 +75,6 @@ fn so_is_memory_that_the_device_refuses() {
     assert!(is_kept_from_children(&memory));
 }
 
-#[test]
-fn so_is_memory_that_rereg_mr_replaces() {
-    let (fake, domain) = domain();
-    let [first, second] = [memory(), memory()].map(Arc::new);
-    let mut region = MemoryRegion::register(&domain, first.clone(), RegionAccess::SEND).unwrap();
-    region.replace_memory(second.clone()).unwrap();
-    assert!(is_kept_from_children(&first) && is_kept_from_children(&second));
-    fake.refuse(Call::Reregister, Errno::NOMEM);
-    region.replace_memory(first.clone()).unwrap_err();
-    drop(region);
-    assert!(is_kept_from_children(&first) && is_kept_from_children(&second));
-}
-
 /// A part of a page is a page to the library.
 #[test]
 fn so_is_memory_that_begins_and_ends_within_a_page() {

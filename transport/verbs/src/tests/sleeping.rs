@@ -11,7 +11,7 @@ use ibex_base::sync::{ArmedQueue, Slept};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::*;
-use crate::{CompletionPolling, CompletionWait, SendRequest, SharedChannel, VerbsError, abi::Wc};
+use crate::{CompletionWait, SendRequest, abi::Wc};
 
 /// The knowledge that the two threads have of each other.
 #[derive(Debug, Default)]
@@ -150,45 +150,6 @@ fn waiting_takes_what_comes_and_ends_with_its_deadline() {
     assert_eq!(completions.take_events().unwrap(), 1);
     assert_eq!(completions.poll(&mut room).unwrap().len(), 1);
     assert!(!is_readable(completions.fd(), 0));
-}
-
-#[test]
-fn several_queues_wake_one_channel_and_each_event_is_acknowledged() {
-    let fake = one_device();
-    let device = Device::open(&fake.provider(), DEVICE).unwrap();
-    let channel = SharedChannel::new(&device).unwrap();
-    let queue = |kind| CompletionQueue::on_channel(&device, 8, &channel, kind, false).unwrap();
-    let mut one = queue(CompletionPolling::Plain);
-    let mut other = queue(CompletionPolling::Extended);
-    assert_eq!(channel.take_event().unwrap(), None);
-    let readable = || {
-        let mut set = [PollFd::new(&channel, PollFlags::IN)];
-        poll(&mut set, Some(&Timespec::default())).unwrap() == 1
-    };
-    for queue in [&mut one, &mut other] {
-        queue.arm(false).unwrap();
-        fake.complete(queue.tag(), Wc::default());
-    }
-    assert!(readable());
-    assert_eq!(channel.take_event().unwrap(), Some(one.tag()));
-    assert_eq!(channel.take_event().unwrap(), Some(other.tag()));
-    assert!(!readable());
-    let mut room = [WorkCompletion::EMPTY; 4];
-    assert_eq!(one.poll(&mut room).unwrap().len(), 1);
-
-    // A queue that goes takes its events along, and owes no acknowledgement.
-    one.arm(false).unwrap();
-    fake.complete(one.tag(), Wc::default());
-    drop(one);
-    assert!(!readable());
-    assert_eq!(fake.acknowledged(), (1, 1));
-    let elsewhere = Device::open(&fake.provider(), DEVICE).unwrap();
-    let kind = CompletionPolling::Plain;
-    let refused = CompletionQueue::on_channel(&elsewhere, 8, &channel, kind, false);
-    assert!(matches!(refused, Err(VerbsError::OtherDevice { .. })));
-    drop((channel, device, elsewhere, other));
-    assert_eq!(fake.acknowledged(), (2, 2));
-    assert!(fake.alive().is_empty(), "{:?}", fake.alive());
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    CompletionKind, PushError, QueuePairKind, QueuePairState, RemoteKey, SendRequest,
+    CompletionKind, PushError, QueuePairKind, QueuePairState, RemoteKey, SendRequest, Teardown,
     UnreliableQueuePair, Verdict,
     abi::{attribute_mask::AttributeMask, wr_opcode},
 };
@@ -143,7 +143,7 @@ fn destroy_qp_uc_waits_for_its_last_requests() {
     let [(mut one, mut here), _] = connected_unreliably(&fake);
     post_receive(&one, &mut here, 8);
     let (now, late) = moments();
-    let mut teardown = here.teardown(1, now, Duration::from_secs(1));
+    let mut teardown = Teardown::begin(here, 1, now, Duration::from_secs(1));
     for completion in one.poll() {
         teardown.handle_completion(&completion);
     }

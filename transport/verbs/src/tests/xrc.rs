@@ -4,8 +4,8 @@ use rustix::io::Errno;
 
 use super::*;
 use crate::{
-    CompletionStatus, QueuePairState, ReadRequest, SendRequest, VerbsError, Verdict, XrcDomain,
-    XrcOpening, XrcReceiveQueue, XrcReceiveQueuePair, XrcSendQueuePair,
+    CompletionStatus, QueuePairState, ReadRequest, SendRequest, Teardown, VerbsError, Verdict,
+    XrcDomain, XrcOpening, XrcReceiveQueue, XrcReceiveQueuePair, XrcSendQueuePair,
     abi::attribute_mask::AttributeMask, provider::fake::Call,
 };
 
@@ -239,7 +239,7 @@ fn destroy_qp_xrc_waits_for_its_sends_alone() {
         domain,
     } = extended(&fake);
     let (now, late) = moments();
-    let mut teardown = sends.teardown(1, now, Duration::from_secs(1));
+    let mut teardown = Teardown::begin(sends, 1, now, Duration::from_secs(1));
     assert_eq!(teardown.verdict(now), Verdict::Draining);
     for completion in sender.poll() {
         teardown.handle_completion(&completion);

@@ -2,6 +2,7 @@
 
 use std::net::{Shutdown, TcpListener};
 
+use ibex_base::tls::TlsCredentials;
 use ibex_tls::{Credentials, Security, SharedSecret};
 use proptest::prelude::*;
 use rustix::io::ioctl_fionread;
@@ -15,22 +16,22 @@ fn credentials() -> Credentials {
 }
 
 /// Returns both ends of a TLS connection after its handshake.
-pub(crate) fn tls_ends() -> [Box<Tls>; 2] {
+pub(crate) fn tls_ends() -> [Box<dyn TlsConnection>; 2] {
     let credentials = credentials();
     let mut ends = [
         credentials.dialer(None).unwrap(),
         credentials.acceptor().unwrap(),
     ];
     let nothing = &mut |_: &[u8]| {};
-    while ends.iter().any(Tls::is_handshaking) {
+    while ends.iter().any(|end| end.is_handshaking()) {
         for from in [0, 1] {
-            ends[from].process(nothing).unwrap();
+            ends[from].receive(&[], nothing).unwrap();
             let flight = ends[from].outgoing().to_vec();
             ends[from].sent(flight.len());
             ends[1 - from].receive(&flight, nothing).unwrap();
         }
     }
-    ends.map(Box::new)
+    ends
 }
 
 fn ends() -> [SealedLayer; 2] {

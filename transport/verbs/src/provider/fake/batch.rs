@@ -16,13 +16,12 @@ use super::{
 };
 use crate::{
     abi::{PollAttributes, Wc},
-    provider::{BatchCalls, DetailCalls, ExtendedInit},
+    provider::{BatchCalls, CompletionInit},
 };
 
 /// Returns the calls that a queue is polled by.
-pub(super) fn batch_calls(handle: &Handle, init: &ExtendedInit) -> BatchCalls {
+pub(super) fn batch_calls(handle: &Handle, init: &CompletionInit) -> BatchCalls {
     let (wr_id, status) = handle.shown();
-    let fields = init.fields;
     BatchCalls {
         start,
         next,
@@ -36,15 +35,6 @@ pub(super) fn batch_calls(handle: &Handle, init: &ExtendedInit) -> BatchCalls {
         imm_data,
         qp_num,
         time: init.times.then_some(time),
-        details: DetailCalls {
-            source_queue_pair: fields.source_queue_pair.then_some(source_queue_pair),
-            source_lid: fields.source_lid.then_some(source_lid),
-            service_level: fields.service_level.then_some(service_level),
-            path_bits: fields.path_bits.then_some(path_bits),
-            vlan: fields.vlan.then_some(vlan),
-            flow_tag: fields.flow_tag.then_some(flow_tag),
-            wall_clock: fields.wall_clock.then_some(wall_clock),
-        },
     }
 }
 
@@ -131,13 +121,6 @@ readers! {
     imm_data: u32 = |at: Stamped| done(at).imm_data;
     qp_num: u32 = |at: Stamped| at.completion.qp_num;
     time: u64 = |at: Stamped| at.ticks;
-    source_queue_pair: u32 = |at: Stamped| done(at).src_qp;
-    source_lid: u32 = |at: Stamped| done(at).slid.into();
-    service_level: u8 = |at: Stamped| done(at).sl;
-    path_bits: u8 = |at: Stamped| done(at).dlid_path_bits;
-    vlan: u16 = |at: Stamped| at.tags.vlan;
-    flow_tag: u32 = |at: Stamped| at.tags.flow;
-    wall_clock: u64 = |at: Stamped| at.ticks;
 }
 
 /// Checks a read of a field that a failed completion does not have.

@@ -21,20 +21,12 @@ pub enum Call {
     AsyncEvent,
     /// `ibv_alloc_pd`.
     CreateDomain,
-    /// `ibv_alloc_td`.
-    CreateThreadDomain,
-    /// `ibv_dealloc_td`.
-    DestroyThreadDomain,
-    /// `ibv_alloc_parent_domain`.
-    CreateParentDomain,
-    /// `ibv_dealloc_pd`, of a protection domain or a parent domain.
+    /// `ibv_dealloc_pd`.
     DestroyDomain,
     /// `ibv_reg_mr`.
     Register,
     /// `ibv_dereg_mr`, of any memory region.
     Deregister,
-    /// `ibv_rereg_mr`.
-    Reregister,
     /// `ibv_reg_dmabuf_mr`.
     RegisterDmabuf,
     /// `ibv_reg_dm_mr`.
@@ -43,8 +35,6 @@ pub enum Call {
     CreateBuffer,
     /// `ibv_free_dm`.
     DestroyBuffer,
-    /// `ibv_advise_mr`.
-    Advise,
     /// `ibv_alloc_mw`.
     CreateWindow,
     /// `ibv_dealloc_mw`.
@@ -61,16 +51,10 @@ pub enum Call {
     CreateCompletionQueue,
     /// `ibv_destroy_cq`, of any completion queue.
     DestroyCompletionQueue,
-    /// `ibv_resize_cq`.
-    ResizeCompletionQueue,
-    /// `ibv_modify_cq`.
-    ModerateCompletions,
     /// `ibv_create_srq`.
     CreateSharedReceive,
     /// `ibv_modify_srq` with `IBV_SRQ_LIMIT`.
     ArmSharedReceiveLimit,
-    /// `ibv_modify_srq` with `IBV_SRQ_MAX_WR`.
-    ResizeSharedReceive,
     /// `ibv_query_srq`.
     QuerySharedReceive,
     /// `ibv_destroy_srq`, of any shared receive queue.

@@ -12,12 +12,9 @@ use super::{
     refuse_if,
     world::{FakeChannel, bell, unring},
 };
-use crate::{
-    abi::completion_fields::CompletionFields,
-    provider::{
-        ChannelHandle, ClockAttributes, CompletionHandle, CompletionProvider, ContextHandle,
-        ExtendedInit, ExtendedQueue,
-    },
+use crate::provider::{
+    ChannelHandle, CompletionHandle, CompletionInit, CompletionProvider, ContextHandle,
+    ExtendedQueue,
 };
 
 impl CompletionProvider for FakeProvider {
@@ -44,19 +41,6 @@ impl CompletionProvider for FakeProvider {
         Ok((handle, raw))
     }
 
-    unsafe fn destroy_channel(&self, channel: ChannelHandle) -> Result<(), Errno> {
-        let mut state = self.world.lock();
-        state.grant(Call::DestroyChannel)?;
-        // SAFETY: the trait's contract.
-        let id = unsafe { id_of(channel.as_ptr()) };
-        let mut queues = state.completions.values();
-        refuse_if(queues.any(|queue| queue.channel == Some(id)))?;
-        state.channels.remove(&id);
-        // SAFETY: the trait's contract.
-        unsafe { take_back(channel.as_ptr()) };
-        Ok(())
-    }
-
     unsafe fn channel_event(&self, channel: ChannelHandle) -> Result<Option<u64>, Errno> {
         let mut state = self.world.lock();
         state.grant(Call::ChannelEvent)?;
@@ -75,27 +59,15 @@ impl CompletionProvider for FakeProvider {
     unsafe fn create_completion_queue(
         &self,
         context: ContextHandle,
-        entries: u32,
-        channel: Option<ChannelHandle>,
-        vector: u32,
-        tag: u64,
+        init: &CompletionInit,
     ) -> Result<(CompletionHandle, u32), Errno> {
         let mut state = self.world.lock();
         // SAFETY: the trait's contract.
         let context = unsafe { id_of(context.as_ptr()) };
         state.grant_at(Call::CreateCompletionQueue, context)?;
         // SAFETY: the trait's contract.
-        let channel = channel.map(|channel| unsafe { id_of(channel.as_ptr()) });
-        let init = ExtendedInit {
-            entries,
-            channel: None,
-            vector,
-            tag,
-            times: false,
-            fields: CompletionFields::default(),
-            ignores_overrun: false,
-        };
-        let (id, capacity) = state.new_completions(context, &init, channel, None)?;
+        let channel = init.channel.map(|one| unsafe { id_of(one.as_ptr()) });
+        let (id, capacity) = state.new_completions(context, init, channel, None)?;
         let handle = CompletionHandle::new(self.handle(id)).expect("a box");
         Ok((handle, capacity))
     }
@@ -103,7 +75,7 @@ impl CompletionProvider for FakeProvider {
     unsafe fn create_extended_queue(
         &self,
         context: ContextHandle,
-        init: &ExtendedInit,
+        init: &CompletionInit,
     ) -> Result<ExtendedQueue, Errno> {
         let mut state = self.world.lock();
         // SAFETY: the trait's contract.
@@ -113,8 +85,8 @@ impl CompletionProvider for FakeProvider {
         let channel = init.channel.map(|one| unsafe { id_of(one.as_ptr()) });
         let device = state.device_of(context);
         let kind = device.extended;
-        let has_overrun = device.ignores_overrun || !init.ignores_overrun;
-        if kind == FakeExtended::Absent || !device.has_fields(init) || !has_overrun {
+        let lacks_times = init.times && device.clock.is_none();
+        if kind == FakeExtended::Absent || lacks_times {
             return Err(Errno::OPNOTSUPP);
         }
         let made = state.new_completions(context, init, channel, Some(kind));
@@ -129,17 +101,6 @@ impl CompletionProvider for FakeProvider {
         })
     }
 
-    unsafe fn query_clock(&self, context: ContextHandle) -> Result<Option<ClockAttributes>, Errno> {
-        let state = self.world.lock();
-        // SAFETY: the trait's contract.
-        let id = unsafe { id_of(context.as_ptr()) };
-        let clock = state.device_of(id).clock;
-        Ok(clock.map(|clock| ClockAttributes {
-            kilohertz: clock.kilohertz,
-            mask: clock.mask,
-        }))
-    }
-
     unsafe fn read_clock(&self, context: ContextHandle) -> Result<u64, Errno> {
         let mut state = self.world.lock();
         state.grant(Call::ReadClock)?;
@@ -147,31 +108,6 @@ impl CompletionProvider for FakeProvider {
         let id = unsafe { id_of(context.as_ptr()) };
         let clock = state.device_of(id).clock.ok_or(Errno::OPNOTSUPP)?;
         Ok(state.ticks & clock.mask)
-    }
-
-    unsafe fn resize_completion_queue(
-        &self,
-        queue: CompletionHandle,
-        entries: u32,
-    ) -> Result<u32, Errno> {
-        let mut state = self.world.lock();
-        state.grant(Call::ResizeCompletionQueue)?;
-        // SAFETY: the trait's contract.
-        let id = unsafe { id_of(queue.as_ptr()) };
-        state.resize_completions(id, entries)
-    }
-
-    unsafe fn moderate_completions(
-        &self,
-        queue: CompletionHandle,
-        count: u16,
-        micros: u16,
-    ) -> Result<(), Errno> {
-        let mut state = self.world.lock();
-        state.grant(Call::ModerateCompletions)?;
-        // SAFETY: the trait's contract.
-        let id = unsafe { id_of(queue.as_ptr()) };
-        state.moderate(id, count, micros)
     }
 
     unsafe fn acknowledge(&self, queue: CompletionHandle, events: u32) {
@@ -187,8 +123,27 @@ impl CompletionProvider for FakeProvider {
         state.acknowledged += u64::from(events);
         state.acknowledgements += 1;
     }
+}
 
-    unsafe fn destroy_completion_queue(&self, queue: CompletionHandle) -> Result<(), Errno> {
+/// The ends of objects, by the contract of [`Provider`](crate::provider::Provider).
+impl FakeProvider {
+    pub(super) unsafe fn destroy_channel(&self, channel: ChannelHandle) -> Result<(), Errno> {
+        let mut state = self.world.lock();
+        state.grant(Call::DestroyChannel)?;
+        // SAFETY: the trait's contract.
+        let id = unsafe { id_of(channel.as_ptr()) };
+        let mut queues = state.completions.values();
+        refuse_if(queues.any(|queue| queue.channel == Some(id)))?;
+        state.channels.remove(&id);
+        // SAFETY: the trait's contract.
+        unsafe { take_back(channel.as_ptr()) };
+        Ok(())
+    }
+
+    pub(super) unsafe fn destroy_completion_queue(
+        &self,
+        queue: CompletionHandle,
+    ) -> Result<(), Errno> {
         let mut state = self.world.lock();
         state.grant(Call::DestroyCompletionQueue)?;
         // SAFETY: the trait's contract.

@@ -24,8 +24,9 @@ use crate::{
     },
     error::VerbsError,
     provider::{
-        ContextHandle, CreatedPair, DeviceAttributes, DeviceEntry, DomainHandle, NodeType,
-        OpenedContext, PairHandle, Provider, QueriedPair, QueuePairInit, RawEvent, sealed,
+        AnyHandle, ContextHandle, CreatedPair, DeviceAttributes, DeviceEntry, DomainHandle,
+        NodeType, OpenedContext, PairHandle, Provider, QueriedPair, QueuePairInit, RawEvent,
+        sealed,
     },
 };
 
@@ -86,25 +87,23 @@ impl Provider for FakeProvider {
         })
     }
 
-    unsafe fn close(&self, context: ContextHandle) -> Result<(), Errno> {
-        let mut state = self.world.lock();
-        state.grant(Call::Close)?;
+    unsafe fn destroy(&self, handle: AnyHandle) -> Result<(), Errno> {
         // SAFETY: the trait's contract.
-        let id = unsafe { id_of(context.as_ptr()) };
-        let busy = state.domains.values().any(|domain| domain.context == id)
-            || state.threads.values().any(|context| *context == id)
-            || state.buffers.values().any(|buffer| buffer.context == id)
-            || state.completions.values().any(|queue| queue.context == id)
-            || state.channels.values().any(|channel| channel.context == id)
-            || state
-                .xrc_domains
-                .values()
-                .any(|domain| domain.context == id);
-        refuse_if(busy)?;
-        state.contexts.remove(&id);
-        // SAFETY: the trait's contract.
-        unsafe { take_back(context.as_ptr()) };
-        Ok(())
+        unsafe {
+            match handle {
+                AnyHandle::Context(it) => self.close(it),
+                AnyHandle::Domain(it) => self.destroy_domain(it),
+                AnyHandle::Region(it) => self.deregister(it),
+                AnyHandle::Window(it) => self.destroy_window(it),
+                AnyHandle::Buffer(it) => self.destroy_buffer(it),
+                AnyHandle::Channel(it) => self.destroy_channel(it),
+                AnyHandle::Completion(it) => self.destroy_completion_queue(it),
+                AnyHandle::SharedReceive(it) => self.destroy_shared_receive(it),
+                AnyHandle::Pair(it) => self.destroy_pair(it),
+                AnyHandle::Address(it) => self.destroy_address(it),
+                AnyHandle::XrcDomain(it) => self.close_xrc_domain(it),
+            }
+        }
     }
 
     unsafe fn query_device(&self, context: ContextHandle) -> Result<DeviceAttributes, Errno> {
@@ -112,7 +111,14 @@ impl Provider for FakeProvider {
         // SAFETY: the trait's contract.
         let id = unsafe { id_of(context.as_ptr()) };
         state.grant_at(Call::QueryDevice, id)?;
-        Ok(state.device_of(id).attributes.clone())
+        let device = state.device_of(id);
+        let clock = device.clock.map(|clock| (clock.kilohertz, clock.mask));
+        let (clock_kilohertz, timestamp_mask) = clock.unwrap_or_default();
+        Ok(DeviceAttributes {
+            clock_kilohertz,
+            timestamp_mask,
+            ..device.attributes.clone()
+        })
     }
 
     unsafe fn query_port(&self, context: ContextHandle, port: u8) -> Result<PortAttributes, Errno> {
@@ -257,8 +263,31 @@ impl Provider for FakeProvider {
         state.grant_at(Call::QueryPair, context)?;
         state.describe_pair(id)
     }
+}
 
-    unsafe fn destroy_pair(&self, pair: PairHandle) -> Result<(), Errno> {
+/// The ends of objects, by the contract of [`Provider`].
+impl FakeProvider {
+    pub(super) unsafe fn close(&self, context: ContextHandle) -> Result<(), Errno> {
+        let mut state = self.world.lock();
+        state.grant(Call::Close)?;
+        // SAFETY: the trait's contract.
+        let id = unsafe { id_of(context.as_ptr()) };
+        let busy = state.domains.values().any(|domain| domain.context == id)
+            || state.buffers.values().any(|buffer| buffer.context == id)
+            || state.completions.values().any(|queue| queue.context == id)
+            || state.channels.values().any(|channel| channel.context == id)
+            || state
+                .xrc_domains
+                .values()
+                .any(|domain| domain.context == id);
+        refuse_if(busy)?;
+        state.contexts.remove(&id);
+        // SAFETY: the trait's contract.
+        unsafe { take_back(context.as_ptr()) };
+        Ok(())
+    }
+
+    pub(super) unsafe fn destroy_pair(&self, pair: PairHandle) -> Result<(), Errno> {
         let mut state = self.world.lock();
         state.grant(Call::DestroyPair)?;
         // SAFETY: the trait's contract.

@@ -57,17 +57,6 @@ impl DatagramProvider for FakeProvider {
         Ok(AddressObject::new(self.handle(id)).expect("a box"))
     }
 
-    unsafe fn destroy_address(&self, address: AddressObject) -> Result<(), Errno> {
-        let mut state = self.world.lock();
-        state.grant(super::Call::DestroyAddress)?;
-        // SAFETY: the trait's contract.
-        let id = unsafe { id_of(address.as_ptr()) };
-        state.addresses.remove(&id);
-        // SAFETY: the trait's contract.
-        unsafe { take_back(address.as_ptr()) };
-        Ok(())
-    }
-
     unsafe fn attach_multicast(&self, pair: PairHandle, group: Gid, _: u16) -> Result<(), Errno> {
         let mut state = self.world.lock();
         state.grant(super::Call::AttachMulticast)?;
@@ -90,6 +79,20 @@ impl DatagramProvider for FakeProvider {
         let id = unsafe { id_of(pair.as_ptr()) };
         let place = state.groups.iter().position(|one| *one == (group, id));
         state.groups.remove(place.ok_or(Errno::INVAL)?);
+        Ok(())
+    }
+}
+
+/// The ends of objects, by the contract of [`Provider`](crate::provider::Provider).
+impl FakeProvider {
+    pub(super) unsafe fn destroy_address(&self, address: AddressObject) -> Result<(), Errno> {
+        let mut state = self.world.lock();
+        state.grant(super::Call::DestroyAddress)?;
+        // SAFETY: the trait's contract.
+        let id = unsafe { id_of(address.as_ptr()) };
+        state.addresses.remove(&id);
+        // SAFETY: the trait's contract.
+        unsafe { take_back(address.as_ptr()) };
         Ok(())
     }
 }
@@ -120,7 +123,7 @@ impl State {
     ) -> Result<PostedDatagram, Errno> {
         let pair = &self.pairs[&pair];
         let address = self.addresses.get(&address).ok_or(Errno::INVAL)?;
-        if self.base_of(address.domain) != self.base_of(pair.domain) {
+        if address.domain != pair.domain {
             return Err(Errno::INVAL);
         }
         Ok(PostedDatagram {

@@ -266,14 +266,10 @@ impl State {
     /// Puts a completion into a queue and wakes the threads that asked for that.
     pub(super) fn complete(&mut self, queue_id: u64, completion: Wc, solicited: bool) {
         let ticks = self.ticks;
-        let Some(queue) = self.completions.get(&queue_id) else {
+        let Some(queue) = self.completions.get_mut(&queue_id) else {
             return;
         };
-        let tags = self.device_of(queue.context).tags.unwrap_or_default();
-        let queue = self.completions.get_mut(&queue_id).expect("a queue");
-        if queue.ready.len() == queue.capacity && queue.ignores_overrun {
-            queue.ready.pop_front();
-        } else if queue.ready.len() == queue.capacity {
+        if queue.ready.len() == queue.capacity {
             let overrun = RawEvent {
                 event_type: 0,
                 element: queue.tag,
@@ -284,11 +280,7 @@ impl State {
             }
             return;
         }
-        queue.ready.push_back(Stamped {
-            completion,
-            ticks,
-            tags,
-        });
+        queue.ready.push_back(Stamped { completion, ticks });
         let wakes =
             |solicited_only: bool| !solicited_only || solicited || completion.status != SUCCESS;
         if queue.armed.is_some_and(wakes) {

@@ -6,7 +6,7 @@ use crate::{
         gid::{Gid, GidEntry, GidType},
         port::{LinkLayer, LinkSpeed, LinkWidth, Mtu, PhysicalState, PortAttributes, PortState},
     },
-    provider::{AtomicSupport, DeviceAttributes, ExtendedInit, Transport},
+    provider::{AtomicSupport, DeviceAttributes, Transport},
 };
 
 /// A device made of memory.
@@ -26,8 +26,6 @@ pub struct FakeDevice {
     pub max_inline_bytes: u32,
     /// The device takes immediate data; else requests with some are `EINVAL`.
     pub has_immediate: bool,
-    /// The device's queues can be resized.
-    pub has_resizing: bool,
     /// The node's 64-bit identifier, as the list of devices has it.
     pub guid: u64,
     /// The device registers dma-bufs.
@@ -40,13 +38,7 @@ pub struct FakeDevice {
     pub has_exact_queues: bool,
     /// The behaviour of its extended completion queues.
     pub extended: FakeExtended,
-    /// The device has completion queues that ignore an overrun.
-    pub ignores_overrun: bool,
-    /// The device has parent domains and thread domains.
-    pub has_parent_domains: bool,
-    /// The tags that messages come with; `None` if the device tells none.
-    pub tags: Option<FakeTags>,
-    /// The device's clock, whose ticks are also the nanoseconds of its wall clock.
+    /// The device's clock.
     pub clock: Option<FakeClock>,
     /// The device's ports, from number 1.
     pub ports: Vec<FakePort>,
@@ -64,15 +56,6 @@ pub enum FakeExtended {
     DrainsBeyond,
     /// The queues lose completions.
     Loses,
-}
-
-/// The tags that messages come with.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FakeTags {
-    /// The customer's VLAN.
-    pub vlan: u16,
-    /// The tag of the flow rule.
-    pub flow: u32,
 }
 
 /// A device's clock.
@@ -106,13 +89,6 @@ impl FakeDevice {
             true => asked,
             false => (asked + 1).next_power_of_two() - 1,
         }
-    }
-
-    /// Returns whether its extended completion queues tell the fields that are asked for.
-    pub(super) fn has_fields(&self, init: &ExtendedInit) -> bool {
-        let wants_times = init.times || init.fields.wall_clock;
-        let wants_tags = init.fields.vlan || init.fields.flow_tag;
-        (self.clock.is_some() || !wants_times) && (self.tags.is_some() || !wants_tags)
     }
 
     /// A device like soft-RoCE on a network interface with that index and IPv4 address:
@@ -197,7 +173,6 @@ impl FakeDevice {
                 ack_delay_code: 15,
                 ..DeviceAttributes::default()
             },
-            has_resizing: true,
             guid: 0x0002_c903_0000_0001,
             max_inline_bytes: 512,
             has_immediate: true,
@@ -206,9 +181,6 @@ impl FakeDevice {
             has_dmabufs: false,
             has_exact_queues: false,
             extended: FakeExtended::Works,
-            ignores_overrun: true,
-            has_parent_domains: true,
-            tags: None,
             clock: None,
             ports: vec![port],
         }

@@ -1,4 +1,4 @@
-//! Registrations that are changed, dma-bufs, and memory of the device.
+//! Dma-bufs, and memory of the device.
 //!
 //! A dma-buf is any descriptor that can be mapped, such as that of a memory file.
 
@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 use std::ptr;
 
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::param::page_size;
 
 use super::{
@@ -15,12 +15,9 @@ use super::{
     handle::{id_of, take_back},
     world::{FakeRegion, Maker, State},
 };
-use crate::{
-    abi::{Sge, access_flags},
-    provider::{
-        BufferHandle, ContextHandle, DomainHandle, RegionHandle, RegisteredRegion,
-        ReregisterFailure, Reregistration, foreign::ForeignProvider,
-    },
+use crate::provider::{
+    BufferHandle, ContextHandle, DomainHandle, RegionHandle, RegisteredRegion,
+    foreign::ForeignProvider,
 };
 
 impl ForeignProvider for FakeProvider {
@@ -45,15 +42,6 @@ impl ForeignProvider for FakeProvider {
     ) -> Result<BufferHandle, Errno> {
         // SAFETY: the trait's contract.
         self.new_buffer(unsafe { id_of(context.as_ptr()) }, bytes)
-    }
-
-    unsafe fn destroy_buffer(&self, buffer: BufferHandle) -> Result<(), Errno> {
-        // SAFETY: the trait's contract.
-        let id = unsafe { id_of(buffer.as_ptr()) };
-        self.world.lock().end_buffer(id)?;
-        // SAFETY: the trait's contract.
-        unsafe { take_back(buffer.as_ptr()) };
-        Ok(())
     }
 
     unsafe fn write_buffer(
@@ -97,6 +85,18 @@ impl ForeignProvider for FakeProvider {
         // SAFETY: the trait's contract.
         let (domain, buffer) = unsafe { (id_of(domain.as_ptr()), id_of(buffer.as_ptr())) };
         self.register_in_buffer(domain, buffer, offset, bytes, access)
+    }
+}
+
+/// The ends of objects, by the contract of [`Provider`](crate::provider::Provider).
+impl FakeProvider {
+    pub(super) unsafe fn destroy_buffer(&self, buffer: BufferHandle) -> Result<(), Errno> {
+        // SAFETY: the trait's contract.
+        let id = unsafe { id_of(buffer.as_ptr()) };
+        self.world.lock().end_buffer(id)?;
+        // SAFETY: the trait's contract.
+        unsafe { take_back(buffer.as_ptr()) };
+        Ok(())
     }
 }
 
@@ -229,11 +229,7 @@ impl FakeProvider {
             .values()
             .filter(|buffer| buffer.context == context);
         let taken: usize = of_device.map(|buffer| buffer.bytes).sum();
-        let most = state
-            .device_of(context)
-            .attributes
-            .extended
-            .device_memory_bytes;
+        let most = state.device_of(context).attributes.device_memory_bytes;
         if (taken + bytes) as u64 > most {
             return Err(Errno::NOMEM);
         }
@@ -267,59 +263,5 @@ impl State {
             .as_mut_ptr()
             .cast::<u8>()
             .wrapping_add(offset as usize))
-    }
-
-    pub(super) fn change_region(
-        &mut self,
-        id: u64,
-        domain: Option<u64>,
-        change: &Reregistration,
-    ) -> Result<(u32, u32), ReregisterFailure> {
-        self.grant(Call::Reregister)
-            .map_err(ReregisterFailure::Unusable)?;
-        let region = self.regions.get_mut(&id);
-        let region = region.ok_or(ReregisterFailure::Unchanged(Errno::BADF))?;
-        if let Some(domain) = domain {
-            region.domain = domain;
-        }
-        let old = (region.base, region.bytes);
-        if let Some((base, bytes)) = change.memory {
-            region.base = base.as_ptr().expose_provenance() as u64;
-            region.bytes = bytes as u64;
-        }
-        let new = (region.base, region.bytes);
-        if let Some(access) = change.access {
-            region.access = access;
-        }
-        if change.memory.is_some() {
-            self.advise_fork(new.0, new.1, Advice::LinuxDontFork);
-            self.advise_fork(old.0, old.1, Advice::LinuxDoFork);
-        }
-        // Drivers may keep the keys or not.
-        let key = self.new_id();
-        let region = self.regions.remove(&id).expect("it was there above");
-        self.regions.insert(key, region);
-        self.moved.insert(id, key);
-        Ok((key as u32, key as u32))
-    }
-
-    pub(super) fn advise(&mut self, advice: u32, flags: u32, piece: Sge) -> Result<(), Errno> {
-        self.grant(Call::Advise)?;
-        let key = u64::from(piece.lkey);
-        let region = self.regions.get(&key).ok_or(Errno::INVAL)?;
-        if region.access & access_flags::ON_DEMAND == 0 || advice > 2 || flags > 1 {
-            return Err(Errno::INVAL);
-        }
-        self.advised.push((advice, flags, piece));
-        Ok(())
-    }
-
-    /// Returns the number under which the region of a handle is kept now.
-    pub(super) fn region_of(&self, id: u64) -> u64 {
-        let mut id = id;
-        while let Some(&next) = self.moved.get(&id) {
-            id = next;
-        }
-        id
     }
 }

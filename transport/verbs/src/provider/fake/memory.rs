@@ -13,10 +13,10 @@ use super::{
     world::{FakeDomain, FakeRegion, Maker},
 };
 use crate::{
-    abi::{BindInfo, SendWr, Sge, access_flags, wr_opcode},
+    abi::{BindInfo, SendWr, access_flags, wr_opcode},
     provider::{
         ContextHandle, DomainHandle, MemoryProvider, PairHandle, RegionHandle, RegisteredRegion,
-        ReregisterFailure, Reregistration, ThreadDomainHandle, WindowHandle, WindowKind,
+        WindowHandle, WindowKind,
     },
 };
 
@@ -27,84 +27,8 @@ impl MemoryProvider for FakeProvider {
         let context = unsafe { id_of(context.as_ptr()) };
         state.grant_at(Call::CreateDomain, context)?;
         let id = state.new_id();
-        let domain = FakeDomain {
-            context,
-            base: None,
-            thread: None,
-        };
-        state.domains.insert(id, domain);
+        state.domains.insert(id, FakeDomain { context });
         Ok(DomainHandle::new(self.handle(id)).expect("a box"))
-    }
-
-    unsafe fn create_thread_domain(
-        &self,
-        context: ContextHandle,
-    ) -> Result<ThreadDomainHandle, Errno> {
-        let mut state = self.world.lock();
-        state.grant(Call::CreateThreadDomain)?;
-        // SAFETY: the trait's contract.
-        let context = unsafe { id_of(context.as_ptr()) };
-        if !state.device_of(context).has_parent_domains {
-            return Err(Errno::OPNOTSUPP);
-        }
-        let id = state.new_id();
-        state.threads.insert(id, context);
-        Ok(ThreadDomainHandle::new(self.handle(id)).expect("a box"))
-    }
-
-    unsafe fn destroy_thread_domain(&self, thread: ThreadDomainHandle) -> Result<(), Errno> {
-        let mut state = self.world.lock();
-        state.grant(Call::DestroyThreadDomain)?;
-        // SAFETY: the trait's contract.
-        let id = unsafe { id_of(thread.as_ptr()) };
-        let mut parents = state.domains.values();
-        refuse_if(parents.any(|parent| parent.thread == Some(id)))?;
-        state.threads.remove(&id);
-        // SAFETY: the trait's contract.
-        unsafe { take_back(thread.as_ptr()) };
-        Ok(())
-    }
-
-    unsafe fn create_parent_domain(
-        &self,
-        context: ContextHandle,
-        domain: DomainHandle,
-        thread: Option<ThreadDomainHandle>,
-    ) -> Result<DomainHandle, Errno> {
-        let mut state = self.world.lock();
-        state.grant(Call::CreateParentDomain)?;
-        // SAFETY: the trait's contract.
-        let parent = unsafe {
-            FakeDomain {
-                context: id_of(context.as_ptr()),
-                base: Some(id_of(domain.as_ptr())),
-                thread: thread.map(|thread| id_of(thread.as_ptr())),
-            }
-        };
-        if !state.device_of(parent.context).has_parent_domains {
-            return Err(Errno::OPNOTSUPP);
-        }
-        let id = state.new_id();
-        state.domains.insert(id, parent);
-        Ok(DomainHandle::new(self.handle(id)).expect("a box"))
-    }
-
-    unsafe fn destroy_domain(&self, domain: DomainHandle) -> Result<(), Errno> {
-        let mut state = self.world.lock();
-        state.grant(Call::DestroyDomain)?;
-        // SAFETY: the trait's contract.
-        let id = unsafe { id_of(domain.as_ptr()) };
-        let busy = state.regions.values().any(|region| region.domain == id)
-            || state.windows.values().any(|window| window.domain == id)
-            || state.addresses.values().any(|address| address.domain == id)
-            || state.shared.values().any(|queue| queue.domain == id)
-            || state.pairs.values().any(|pair| pair.domain == id)
-            || state.domains.values().any(|other| other.base == Some(id));
-        refuse_if(busy)?;
-        state.domains.remove(&id);
-        // SAFETY: the trait's contract.
-        unsafe { take_back(domain.as_ptr()) };
-        Ok(())
     }
 
     unsafe fn register(
@@ -144,46 +68,6 @@ impl MemoryProvider for FakeProvider {
         })
     }
 
-    unsafe fn deregister(&self, region: RegionHandle) -> Result<(), Errno> {
-        let mut state = self.world.lock();
-        state.grant(Call::Deregister)?;
-        // SAFETY: the trait's contract.
-        let id = state.region_of(unsafe { id_of(region.as_ptr()) });
-        let mut bound = state.windows.values().filter_map(|window| window.bound);
-        refuse_if(bound.any(|bound| bound.region == id))?;
-        if let Some(ended) = state.regions.remove(&id)
-            && ended.foreign.is_none()
-        {
-            state.advise_fork(ended.base, ended.bytes, Advice::LinuxDoFork);
-        }
-        // SAFETY: the trait's contract.
-        unsafe { take_back(region.as_ptr()) };
-        Ok(())
-    }
-
-    unsafe fn reregister(
-        &self,
-        region: RegionHandle,
-        change: &Reregistration,
-    ) -> Result<(u32, u32), ReregisterFailure> {
-        let mut state = self.world.lock();
-        // SAFETY: the trait's contract.
-        let id = state.region_of(unsafe { id_of(region.as_ptr()) });
-        // SAFETY: the trait's contract.
-        let domain = change.domain.map(|one| unsafe { id_of(one.as_ptr()) });
-        state.change_region(id, domain, change)
-    }
-
-    unsafe fn advise(
-        &self,
-        _domain: DomainHandle,
-        advice: u32,
-        flags: u32,
-        piece: Sge,
-    ) -> Result<(), Errno> {
-        self.world.lock().advise(advice, flags, piece)
-    }
-
     unsafe fn create_window(
         &self,
         domain: DomainHandle,
@@ -191,14 +75,6 @@ impl MemoryProvider for FakeProvider {
     ) -> Result<(WindowHandle, u32), Errno> {
         // SAFETY: the trait's contract.
         self.new_window(unsafe { id_of(domain.as_ptr()) }, kind)
-    }
-
-    unsafe fn destroy_window(&self, window: WindowHandle) -> Result<(), Errno> {
-        // SAFETY: the trait's contract.
-        self.end_window(unsafe { id_of(window.as_ptr()) })?;
-        // SAFETY: the trait's contract.
-        unsafe { take_back(window.as_ptr()) };
-        Ok(())
     }
 
     unsafe fn bind_window(
@@ -224,6 +100,51 @@ impl MemoryProvider for FakeProvider {
 
     unsafe fn set_window_key(&self, _window: WindowHandle, _key: u32) {
         // The key is known since the binding.
+    }
+}
+
+/// The ends of objects, by the contract of [`Provider`](crate::provider::Provider).
+impl FakeProvider {
+    pub(super) unsafe fn destroy_domain(&self, domain: DomainHandle) -> Result<(), Errno> {
+        let mut state = self.world.lock();
+        state.grant(Call::DestroyDomain)?;
+        // SAFETY: the trait's contract.
+        let id = unsafe { id_of(domain.as_ptr()) };
+        let busy = state.regions.values().any(|region| region.domain == id)
+            || state.windows.values().any(|window| window.domain == id)
+            || state.addresses.values().any(|address| address.domain == id)
+            || state.shared.values().any(|queue| queue.domain == id)
+            || state.pairs.values().any(|pair| pair.domain == id);
+        refuse_if(busy)?;
+        state.domains.remove(&id);
+        // SAFETY: the trait's contract.
+        unsafe { take_back(domain.as_ptr()) };
+        Ok(())
+    }
+
+    pub(super) unsafe fn deregister(&self, region: RegionHandle) -> Result<(), Errno> {
+        let mut state = self.world.lock();
+        state.grant(Call::Deregister)?;
+        // SAFETY: the trait's contract.
+        let id = unsafe { id_of(region.as_ptr()) };
+        let mut bound = state.windows.values().filter_map(|window| window.bound);
+        refuse_if(bound.any(|bound| bound.region == id))?;
+        if let Some(ended) = state.regions.remove(&id)
+            && ended.foreign.is_none()
+        {
+            state.advise_fork(ended.base, ended.bytes, Advice::LinuxDoFork);
+        }
+        // SAFETY: the trait's contract.
+        unsafe { take_back(region.as_ptr()) };
+        Ok(())
+    }
+
+    pub(super) unsafe fn destroy_window(&self, window: WindowHandle) -> Result<(), Errno> {
+        // SAFETY: the trait's contract.
+        self.end_window(unsafe { id_of(window.as_ptr()) })?;
+        // SAFETY: the trait's contract.
+        unsafe { take_back(window.as_ptr()) };
+        Ok(())
     }
 }
 

@@ -61,7 +61,7 @@ use crate::abi::{
 
 pub use call::Call;
 pub use datagram::PostedDatagram;
-pub use device::{FakeClock, FakeDevice, FakeExtended, FakePort, FakeTags};
+pub use device::{FakeClock, FakeDevice, FakeExtended, FakePort};
 pub use mask::Mask;
 pub use script::FaultScript;
 pub use window::PostedBind;
@@ -341,18 +341,6 @@ impl FakeProvider {
     #[must_use]
     pub fn modifications(&self) -> Vec<Modification> {
         self.world.lock().modifications.clone()
-    }
-
-    /// Returns the advice on memory that was given: what, its flags and its piece.
-    #[must_use]
-    pub fn advised(&self) -> Vec<(u32, u32, Sge)> {
-        self.world.lock().advised.clone()
-    }
-
-    /// Returns the completions and microseconds of each moderation of a completion queue.
-    #[must_use]
-    pub fn moderations(&self) -> Vec<(u16, u16)> {
-        self.world.lock().moderations.clone()
     }
 
     /// Returns how often a message found no receive.

@@ -14,7 +14,7 @@ use crate::{
         queue_pair_state::QueuePairState,
     },
     error::VerbsError,
-    provider::{ExtendedInit, QueriedPair, RawEvent, SharedReceiveAttributes},
+    provider::{CompletionInit, QueriedPair, SharedReceiveAttributes},
 };
 
 impl State {
@@ -25,10 +25,10 @@ impl State {
         mask: AttributeMask,
     ) -> Result<(), Errno> {
         let pair = &self.pairs[&id];
-        let checked = pair
-            .kind
-            .check_transition(pair.state, attributes.state, mask);
-        checked.map_err(|_| Errno::INVAL)?;
+        let taken = pair.kind.attributes_of(pair.state, attributes.state);
+        if taken.map(|taken| taken | AttributeMask::STATE) != Some(mask) {
+            return Err(Errno::INVAL);
+        }
         if let (true, Some(route)) = (
             mask.contains(AttributeMask::ADDRESS),
             attributes.address.route,
@@ -66,17 +66,6 @@ impl State {
             }
             other => {
                 pair.state = other;
-                let context = pair.context;
-                if attributes.drain_event && mask.contains(AttributeMask::DRAIN_EVENT) {
-                    // Nothing is half done here, so the queue is drained at once.
-                    let drained = RawEvent {
-                        event_type: 5,
-                        element: id,
-                    };
-                    if let Some(context) = self.contexts.get_mut(&context) {
-                        context.raise(drained);
-                    }
-                }
                 self.progress();
             }
         }
@@ -95,50 +84,6 @@ impl State {
         }
     }
 
-    pub(super) fn resize_completions(&mut self, id: u64, entries: u32) -> Result<u32, Errno> {
-        let queue = self.completions.get(&id).ok_or(Errno::BADF)?;
-        let device = self.device_of(queue.context);
-        if !device.has_resizing {
-            return Err(Errno::OPNOTSUPP);
-        }
-        if entries as usize <= queue.ready.len() {
-            return Err(Errno::INVAL);
-        }
-        let capacity = device.queue_size(entries);
-        self.completions.get_mut(&id).ok_or(Errno::BADF)?.capacity = capacity as usize;
-        Ok(capacity)
-    }
-
-    pub(super) fn moderate(&mut self, id: u64, count: u16, micros: u16) -> Result<(), Errno> {
-        let context = self.completions.get(&id).ok_or(Errno::BADF)?.context;
-        match self
-            .device_of(context)
-            .attributes
-            .extended
-            .max_moderation_count
-        {
-            0 => Err(Errno::OPNOTSUPP),
-            _ => {
-                self.moderations.push((count, micros));
-                Ok(())
-            }
-        }
-    }
-
-    pub(super) fn resize_shared(&mut self, id: u64, requests: u32) -> Result<(), Errno> {
-        let queue = self.shared.get(&id).ok_or(Errno::BADF)?;
-        let device = self.device_of(queue.context);
-        if !device.has_resizing {
-            return Err(Errno::OPNOTSUPP);
-        }
-        let capacity = device.queue_size(requests) as usize;
-        if capacity < queue.posted.len() {
-            return Err(Errno::INVAL);
-        }
-        self.shared.get_mut(&id).ok_or(Errno::BADF)?.capacity = capacity;
-        Ok(())
-    }
-
     pub(super) fn describe_shared(&self, id: u64) -> Result<SharedReceiveAttributes, Errno> {
         let queue = self.shared.get(&id).ok_or(Errno::BADF)?;
         Ok(SharedReceiveAttributes {
@@ -153,7 +98,6 @@ impl State {
         Ok(QueriedPair {
             attributes: QueuePairAttributes {
                 state: pair.state,
-                current_state: pair.state,
                 ..pair.attributes
             },
             sizes: pair.sizes,
@@ -175,11 +119,11 @@ impl State {
     pub(super) fn new_completions(
         &mut self,
         context: u64,
-        init: &ExtendedInit,
+        init: &CompletionInit,
         channel: Option<u64>,
         extended: Option<FakeExtended>,
     ) -> Result<(u64, u32), Errno> {
-        let &ExtendedInit {
+        let &CompletionInit {
             entries,
             vector,
             tag,
@@ -201,7 +145,6 @@ impl State {
                 tag,
                 vector,
                 capacity: capacity as usize,
-                ignores_overrun: init.ignores_overrun,
                 ready: VecDeque::new(),
                 extended,
                 batch: Batch::None,

@@ -9,51 +9,66 @@ use super::{
     handle::{id_of, take_back},
     refuse_if,
     world::{FakeReceives, Maker},
+    xrc::FakeXrcReceives,
 };
 use crate::provider::{
-    DomainHandle, SharedReceiveAttributes, SharedReceiveHandle, SharedReceiveProvider,
+    CompletionHandle, CreatedSharedReceive, DomainHandle, SharedReceiveAttributes,
+    SharedReceiveHandle, SharedReceiveInit, SharedReceiveProvider, XrcDomainHandle,
 };
 
 impl SharedReceiveProvider for FakeProvider {
     unsafe fn create_shared_receive(
         &self,
         domain: DomainHandle,
-        requests: u32,
-        entries: u32,
-        tag: u64,
-    ) -> Result<(SharedReceiveHandle, u32, u32), Errno> {
+        init: &SharedReceiveInit,
+    ) -> Result<CreatedSharedReceive, Errno> {
         let mut state = self.world.lock();
         // SAFETY: the trait's contract.
-        let domain = unsafe { id_of(domain.as_ptr()) };
+        let (domain, xrc) = unsafe {
+            let ids = |(xrc, completions): (XrcDomainHandle, CompletionHandle)| {
+                (id_of(xrc.as_ptr()), id_of(completions.as_ptr()))
+            };
+            (id_of(domain.as_ptr()), init.xrc.map(ids))
+        };
         let context = state.domains[&domain].context;
-        state.grant_at(Call::CreateSharedReceive, context)?;
+        let call = match xrc {
+            None => Call::CreateSharedReceive,
+            Some(_) => Call::CreateXrcReceives,
+        };
+        state.grant_at(call, context)?;
         let limits = &state.device_of(context).attributes;
         if limits.max_shared_receive_queues == 0 {
             return Err(Errno::OPNOTSUPP);
         }
-        if requests > limits.max_shared_receive_requests
-            || entries > limits.max_shared_receive_entries
+        if init.requests > limits.max_shared_receive_requests
+            || init.entries > limits.max_shared_receive_entries
         {
             return Err(Errno::INVAL);
         }
-        let capacity = state.device_of(context).queue_size(requests);
+        let requests = state.device_of(context).queue_size(init.requests);
         let id = state.new_id();
-        state.shared.insert(
-            id,
-            FakeReceives {
-                domain,
-                context,
-                tag,
-                capacity: capacity as usize,
-                entries: entries as usize,
-                limit: 0,
-                posted: VecDeque::new(),
-                maker: Maker::calls(),
-                xrc: None,
-            },
-        );
-        let handle = SharedReceiveHandle::new(self.handle(id)).expect("a box");
-        Ok((handle, capacity, entries))
+        let xrc = xrc.map(|(xrc, completions)| FakeXrcReceives {
+            domain: (xrc, state.xrc_domains[&xrc].shared),
+            completions,
+        });
+        let queue = FakeReceives {
+            domain,
+            context,
+            tag: init.tag,
+            capacity: requests as usize,
+            entries: init.entries as usize,
+            limit: 0,
+            posted: VecDeque::new(),
+            maker: Maker::calls(),
+            xrc,
+        };
+        state.shared.insert(id, queue);
+        Ok(CreatedSharedReceive {
+            handle: SharedReceiveHandle::new(self.handle(id)).expect("a box"),
+            number: id as u32,
+            requests,
+            entries: init.entries,
+        })
     }
 
     unsafe fn arm_shared_receive_limit(
@@ -71,18 +86,6 @@ impl SharedReceiveProvider for FakeProvider {
         Ok(())
     }
 
-    unsafe fn resize_shared_receive(
-        &self,
-        queue: SharedReceiveHandle,
-        requests: u32,
-    ) -> Result<(), Errno> {
-        let mut state = self.world.lock();
-        state.grant(Call::ResizeSharedReceive)?;
-        // SAFETY: the trait's contract.
-        let id = unsafe { id_of(queue.as_ptr()) };
-        state.resize_shared(id, requests)
-    }
-
     unsafe fn query_shared_receive(
         &self,
         queue: SharedReceiveHandle,
@@ -93,8 +96,14 @@ impl SharedReceiveProvider for FakeProvider {
         let id = unsafe { id_of(queue.as_ptr()) };
         state.describe_shared(id)
     }
+}
 
-    unsafe fn destroy_shared_receive(&self, queue: SharedReceiveHandle) -> Result<(), Errno> {
+/// The ends of objects, by the contract of [`Provider`](crate::provider::Provider).
+impl FakeProvider {
+    pub(super) unsafe fn destroy_shared_receive(
+        &self,
+        queue: SharedReceiveHandle,
+    ) -> Result<(), Errno> {
         let mut state = self.world.lock();
         state.grant(Call::DestroySharedReceive)?;
         // SAFETY: the trait's contract.

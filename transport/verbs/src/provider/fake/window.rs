@@ -131,10 +131,10 @@ impl State {
     /// Binds a window, by the rules of soft-RoCE (`rxe_check_bind_mw`,
     /// drivers/infiniband/sw/rxe/rxe_mw.c).
     fn bind(&mut self, pair: u64, bind: &PostedBind) -> Option<()> {
-        let domain = self.base_of(self.pairs[&pair].domain);
+        let domain = self.pairs[&pair].domain;
         let window = self.windows.get(&bind.window)?;
         let is_second = window.kind == WindowKind::Two;
-        if self.base_of(window.domain) != domain
+        if window.domain != domain
             || is_second && (window.bound.is_some() || bind.bytes == 0)
             || window.key & !0xff != bind.key & !0xff
             || window.key == bind.key
@@ -143,8 +143,7 @@ impl State {
             return None;
         }
         let bound = match bind.region {
-            Some(handle) if bind.bytes > 0 => {
-                let id = self.region_of(handle);
+            Some(id) if bind.bytes > 0 => {
                 let region = self.regions.get(&id)?;
                 let writes = access_flags::REMOTE_WRITE | access_flags::REMOTE_ATOMIC;
                 let offset = bind.address.checked_sub(region.base)?;
@@ -195,10 +194,9 @@ impl State {
         if key & WINDOWS == 0 {
             return self.region(key, address, length, access);
         }
-        let domain = self.base_of(pair.domain);
+        let domain = pair.domain;
         let mut windows = self.windows.values();
-        let window =
-            windows.find(|window| window.key == key && self.base_of(window.domain) == domain)?;
+        let window = windows.find(|window| window.key == key && window.domain == domain)?;
         let bound = window.bound?;
         let offset = address.checked_sub(bound.address)?;
         let end = offset.checked_add(length.into())?;

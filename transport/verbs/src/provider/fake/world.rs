@@ -16,7 +16,7 @@ use rustix::param::page_size;
 use rustix::thread::{CpuSet, sched_getaffinity};
 
 use super::{
-    FakeDevice, FakeExtended, FakeTags, Modification, PostedReceive, PostedSend,
+    FakeDevice, FakeExtended, Modification, PostedReceive, PostedSend,
     datagram::FakeAddress,
     foreign::{FakeBuffer, Foreign},
     script::{Step, WaitingSend},
@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     abi::{
-        Sge, Wc, fork_status::ForkStatus, gid::Gid, queue_pair_attributes::QueuePairAttributes,
+        Wc, fork_status::ForkStatus, gid::Gid, queue_pair_attributes::QueuePairAttributes,
         queue_pair_kind::QueuePairKind, queue_pair_state::QueuePairState,
     },
     provider::{QueuePairSizes, RawEvent},
@@ -79,10 +79,6 @@ pub(super) struct State {
     pub(super) send_doorbells: u64,
     pub(super) receive_doorbells: u64,
     pub(super) modifications: Vec<Modification>,
-    /// Advice on memory, its flags and its piece.
-    pub(super) advised: Vec<(u32, u32, Sge)>,
-    /// Completions and microseconds of each moderation.
-    pub(super) moderations: Vec<(u16, u16)>,
     pub(super) rnr_naks: u64,
     pub(super) acknowledged: u64,
     pub(super) acknowledgements: u64,
@@ -93,11 +89,7 @@ pub(super) struct State {
     next_id: u64,
     pub(super) contexts: HashMap<u64, FakeContext>,
     pub(super) domains: HashMap<u64, FakeDomain>,
-    /// Thread domains, and their contexts.
-    pub(super) threads: HashMap<u64, u64>,
     pub(super) regions: HashMap<u64, FakeRegion>,
-    /// Numbers that regions got when they were changed, by the numbers before.
-    pub(super) moved: HashMap<u64, u64>,
     pub(super) buffers: HashMap<u64, FakeBuffer>,
     pub(super) windows: HashMap<u64, FakeWindow>,
     pub(super) channels: HashMap<u64, FakeChannel>,
@@ -122,9 +114,6 @@ pub(super) struct FakeContext {
 #[derive(Debug)]
 pub(super) struct FakeDomain {
     pub(super) context: u64,
-    /// The domain that a parent domain stands for.
-    pub(super) base: Option<u64>,
-    pub(super) thread: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -151,8 +140,6 @@ pub(super) struct FakeCompletions {
     pub(super) tag: u64,
     pub(super) vector: u32,
     pub(super) capacity: usize,
-    /// A completion without room takes the place of the oldest one.
-    pub(super) ignores_overrun: bool,
     pub(super) ready: VecDeque<Stamped>,
     /// The queue's behaviour as an extended one, and the state of its batch.
     pub(super) extended: Option<FakeExtended>,
@@ -190,7 +177,6 @@ impl Maker {
 pub(super) struct Stamped {
     pub(super) completion: Wc,
     pub(super) ticks: u64,
-    pub(super) tags: FakeTags,
 }
 
 /// The state of an extended queue's batch.
@@ -271,12 +257,6 @@ impl State {
         assert_eq!(advised, Ok(()), "memory that is registered is mapped");
     }
 
-    /// Returns the domain that a parent domain stands for, or the domain itself.
-    pub(super) fn base_of(&self, domain: u64) -> u64 {
-        let base = self.domains.get(&domain).and_then(|one| one.base);
-        base.unwrap_or(domain)
-    }
-
     pub(super) fn device_of(&self, context: u64) -> &FakeDevice {
         let name = &self.contexts[&context].device;
         self.devices
@@ -289,7 +269,6 @@ impl State {
         let mut alive = BTreeMap::from([
             ("contexts", self.contexts.len()),
             ("protection domains", self.domains.len()),
-            ("thread domains", self.threads.len()),
             ("memory regions", self.regions.len()),
             ("device memory", self.buffers.len()),
             ("memory windows", self.windows.len()),

@@ -10,18 +10,14 @@ use rustix::io::Errno;
 use super::{
     Call, FakeProvider, PostedSend,
     handle::{id_of, take_back},
-    world::{FakePair, FakeReceives, Maker, State},
+    world::{FakePair, FakeReceives, State},
 };
 use crate::{
     abi::{
         queue_pair_attributes::QueuePairAttributes, queue_pair_kind::QueuePairKind,
         queue_pair_state::QueuePairState,
     },
-    provider::{
-        ContextHandle, DomainHandle, PairHandle, QueuePairSizes, SharedReceiveHandle,
-        XrcDomainHandle,
-        xrc::{CreatedXrcReceives, XrcProvider, XrcReceivesInit},
-    },
+    provider::{ContextHandle, PairHandle, QueuePairSizes, XrcDomainHandle, xrc::XrcProvider},
 };
 
 /// An open domain of extended connections.
@@ -29,7 +25,7 @@ use crate::{
 pub(super) struct FakeXrcDomain {
     pub(super) context: u64,
     /// The domain itself, which all that have opened the same file share.
-    shared: u64,
+    pub(super) shared: u64,
     file: Option<(u64, u64)>,
 }
 
@@ -37,8 +33,8 @@ pub(super) struct FakeXrcDomain {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FakeXrcReceives {
     /// The open domain, and the domain itself.
-    domain: (u64, u64),
-    completions: u64,
+    pub(super) domain: (u64, u64),
+    pub(super) completions: u64,
 }
 
 impl XrcProvider for FakeProvider {
@@ -80,74 +76,6 @@ impl XrcProvider for FakeProvider {
         Ok(XrcDomainHandle::new(self.handle(id)).expect("a box"))
     }
 
-    unsafe fn close_xrc_domain(&self, domain: XrcDomainHandle) -> Result<(), Errno> {
-        let mut state = self.world.lock();
-        state.grant(Call::CloseXrcDomain)?;
-        // SAFETY: the trait's contract.
-        let id = unsafe { id_of(domain.as_ptr()) };
-        let of_queue = |queue: &FakeReceives| queue.xrc.is_some_and(|xrc| xrc.domain.0 == id);
-        let shared = state.xrc_domains[&id].shared;
-        let open = state.xrc_domains.values();
-        let is_last = open.filter(|domain| domain.shared == shared).count() == 1;
-        let of_pair = |pair: &FakePair| pair.xrc == Some(shared);
-        if state.shared.values().any(of_queue) || is_last && state.pairs.values().any(of_pair) {
-            return Err(Errno::BUSY);
-        }
-        state.xrc_domains.remove(&id);
-        // SAFETY: the trait's contract.
-        unsafe { take_back(domain.as_ptr()) };
-        Ok(())
-    }
-
-    unsafe fn create_xrc_receives(
-        &self,
-        domain: DomainHandle,
-        init: &XrcReceivesInit,
-    ) -> Result<CreatedXrcReceives, Errno> {
-        let mut state = self.world.lock();
-        state.grant(Call::CreateXrcReceives)?;
-        // SAFETY: the trait's contract.
-        let (domain, xrc, completions) = unsafe {
-            (
-                id_of(domain.as_ptr()),
-                id_of(init.xrc_domain.as_ptr()),
-                id_of(init.completions.as_ptr()),
-            )
-        };
-        let context = state.domains[&domain].context;
-        let device = state.device_of(context);
-        let limits = &device.attributes;
-        if init.requests > limits.max_shared_receive_requests
-            || init.entries > limits.max_shared_receive_entries
-        {
-            return Err(Errno::INVAL);
-        }
-        let capacity = device.queue_size(init.requests);
-        let shared = state.xrc_domains[&xrc].shared;
-        let id = state.new_id();
-        let queue = FakeReceives {
-            domain,
-            context,
-            tag: init.tag,
-            capacity: capacity as usize,
-            entries: init.entries as usize,
-            limit: 0,
-            posted: VecDeque::new(),
-            maker: Maker::calls(),
-            xrc: Some(FakeXrcReceives {
-                domain: (xrc, shared),
-                completions,
-            }),
-        };
-        state.shared.insert(id, queue);
-        Ok(CreatedXrcReceives {
-            handle: SharedReceiveHandle::new(self.handle(id)).expect("a box"),
-            number: id as u32,
-            requests: capacity,
-            entries: init.entries,
-        })
-    }
-
     unsafe fn create_xrc_receiver(
         &self,
         context: ContextHandle,
@@ -183,6 +111,28 @@ impl XrcProvider for FakeProvider {
         let pair = pair.filter(|pair| pair.xrc == Some(shared));
         pair.ok_or(Errno::INVAL)?.handles += 1;
         Ok(PairHandle::new(self.handle(id)).expect("a box"))
+    }
+}
+
+/// The ends of objects, by the contract of [`Provider`](crate::provider::Provider).
+impl FakeProvider {
+    pub(super) unsafe fn close_xrc_domain(&self, domain: XrcDomainHandle) -> Result<(), Errno> {
+        let mut state = self.world.lock();
+        state.grant(Call::CloseXrcDomain)?;
+        // SAFETY: the trait's contract.
+        let id = unsafe { id_of(domain.as_ptr()) };
+        let of_queue = |queue: &FakeReceives| queue.xrc.is_some_and(|xrc| xrc.domain.0 == id);
+        let shared = state.xrc_domains[&id].shared;
+        let open = state.xrc_domains.values();
+        let is_last = open.filter(|domain| domain.shared == shared).count() == 1;
+        let of_pair = |pair: &FakePair| pair.xrc == Some(shared);
+        if state.shared.values().any(of_queue) || is_last && state.pairs.values().any(of_pair) {
+            return Err(Errno::BUSY);
+        }
+        state.xrc_domains.remove(&id);
+        // SAFETY: the trait's contract.
+        unsafe { take_back(domain.as_ptr()) };
+        Ok(())
     }
 }
 

@@ -8,12 +8,11 @@ use std::ptr;
 use rustix::io::Errno;
 
 use super::{
-    Libibverbs, clear_errno, count, extended_queue, last_errno, minus_one, queries, status, sys,
-    tag_pointer,
+    Libibverbs, clear_errno, count, extended_queue, last_errno, minus_one, status, sys, tag_pointer,
 };
 use crate::provider::{
-    ChannelHandle, ClockAttributes, CompletionHandle, CompletionProvider, ContextHandle,
-    ExtendedInit, ExtendedQueue,
+    ChannelHandle, CompletionHandle, CompletionInit, CompletionProvider, ContextHandle,
+    ExtendedQueue,
 };
 
 impl CompletionProvider for Libibverbs {
@@ -27,11 +26,6 @@ impl CompletionProvider for Libibverbs {
         let handle = ChannelHandle::new(raw).ok_or_else(last_errno)?;
         // SAFETY: the channel exists.
         Ok((handle, unsafe { (*raw).fd }))
-    }
-
-    unsafe fn destroy_channel(&self, channel: ChannelHandle) -> Result<(), Errno> {
-        // SAFETY: the trait's contract.
-        status(unsafe { sys::ibv_destroy_comp_channel(channel.as_ptr()) })
     }
 
     unsafe fn channel_event(&self, channel: ChannelHandle) -> Result<Option<u64>, Errno> {
@@ -51,15 +45,12 @@ impl CompletionProvider for Libibverbs {
     unsafe fn create_completion_queue(
         &self,
         context: ContextHandle,
-        entries: u32,
-        channel: Option<ChannelHandle>,
-        vector: u32,
-        tag: u64,
+        init: &CompletionInit,
     ) -> Result<(CompletionHandle, u32), Errno> {
-        let entries = c_int::try_from(entries).map_err(|_| Errno::INVAL)?;
-        let vector = c_int::try_from(vector).map_err(|_| Errno::INVAL)?;
-        let tag = tag_pointer(tag);
-        let channel = channel.map_or(ptr::null_mut(), ChannelHandle::as_ptr);
+        let entries = c_int::try_from(init.entries).map_err(|_| Errno::INVAL)?;
+        let vector = c_int::try_from(init.vector).map_err(|_| Errno::INVAL)?;
+        let tag = tag_pointer(init.tag);
+        let channel = init.channel.map_or(ptr::null_mut(), ChannelHandle::as_ptr);
         clear_errno();
         // SAFETY: the trait's contract. The tag is never followed as a pointer.
         let raw = unsafe { sys::ibv_create_cq(context.as_ptr(), entries, tag, channel, vector) };
@@ -71,20 +62,10 @@ impl CompletionProvider for Libibverbs {
     unsafe fn create_extended_queue(
         &self,
         context: ContextHandle,
-        init: &ExtendedInit,
+        init: &CompletionInit,
     ) -> Result<ExtendedQueue, Errno> {
         // SAFETY: the trait's contract.
         unsafe { extended_queue::create(context, init) }
-    }
-
-    unsafe fn query_clock(&self, context: ContextHandle) -> Result<Option<ClockAttributes>, Errno> {
-        // SAFETY: the trait's contract.
-        let extended = unsafe { queries::extended(context) }?;
-        let clock = ClockAttributes {
-            kilohertz: extended.clock_kilohertz,
-            mask: extended.timestamp_mask,
-        };
-        Ok((clock.kilohertz != 0 && clock.mask != 0).then_some(clock))
     }
 
     unsafe fn read_clock(&self, context: ContextHandle) -> Result<u64, Errno> {
@@ -100,44 +81,8 @@ impl CompletionProvider for Libibverbs {
         Ok(raw.raw_clock.tv_nsec as u64)
     }
 
-    unsafe fn resize_completion_queue(
-        &self,
-        queue: CompletionHandle,
-        entries: u32,
-    ) -> Result<u32, Errno> {
-        let entries = c_int::try_from(entries).map_err(|_| Errno::INVAL)?;
-        let raw: *mut sys::ibv_cq = queue.as_ptr();
-        // SAFETY: the trait's contract.
-        unsafe {
-            status(sys::ibv_resize_cq(raw, entries))?;
-            Ok(count((*raw).cqe))
-        }
-    }
-
-    unsafe fn moderate_completions(
-        &self,
-        queue: CompletionHandle,
-        count: u16,
-        micros: u16,
-    ) -> Result<(), Errno> {
-        let mut attributes = sys::ibv_modify_cq_attr {
-            attr_mask: sys::constants::IBV_CQ_ATTR_MODERATE,
-            moderate: sys::ibv_moderate_cq {
-                cq_count: count,
-                cq_period: micros,
-            },
-        };
-        // SAFETY: the trait's contract.
-        status(unsafe { sys::ibv_modify_cq(queue.as_ptr(), &raw mut attributes) })
-    }
-
     unsafe fn acknowledge(&self, queue: CompletionHandle, events: u32) {
         // SAFETY: the trait's contract.
         unsafe { sys::ibv_ack_cq_events(queue.as_ptr(), events) };
-    }
-
-    unsafe fn destroy_completion_queue(&self, queue: CompletionHandle) -> Result<(), Errno> {
-        // SAFETY: the trait's contract.
-        status(unsafe { sys::ibv_destroy_cq(queue.as_ptr()) })
     }
 }

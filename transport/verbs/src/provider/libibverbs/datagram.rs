@@ -21,11 +21,6 @@ impl DatagramProvider for Libibverbs {
         AddressObject::new(made).ok_or_else(last_errno)
     }
 
-    unsafe fn destroy_address(&self, address: AddressObject) -> Result<(), Errno> {
-        // SAFETY: the trait's contract.
-        status(unsafe { sys::ibv_destroy_ah(address.as_ptr()) })
-    }
-
     unsafe fn attach_multicast(&self, pair: PairHandle, group: Gid, lid: u16) -> Result<(), Errno> {
         let group = sys::ibv_gid { raw: group.0 };
         // SAFETY: the trait's contract.

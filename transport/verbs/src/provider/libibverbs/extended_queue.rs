@@ -8,17 +8,16 @@ use rustix::io::Errno;
 
 use super::sys::{self, constants};
 use super::{clear_errno, count, last_errno, tag_pointer};
-use crate::abi::completion_fields::CompletionFields;
 use crate::provider::{
-    BatchCalls, ChannelHandle, CompletionHandle, ContextHandle, DetailCalls, EndPoll, ExtendedInit,
-    ExtendedQueue, NextPoll, ReadByte, ReadField, ReadTime, ReadVlan, StartPoll,
+    BatchCalls, ChannelHandle, CompletionHandle, CompletionInit, ContextHandle, EndPoll,
+    ExtendedQueue, NextPoll, ReadField, ReadTime, StartPoll,
 };
 
 /// # Safety
 /// The contract of [`CompletionProvider::create_extended_queue`](crate::provider::CompletionProvider::create_extended_queue).
 pub(super) unsafe fn create(
     context: ContextHandle,
-    init: &ExtendedInit,
+    init: &CompletionInit,
 ) -> Result<ExtendedQueue, Errno> {
     // SAFETY: integers and pointers, for which zeros are a value.
     let mut raw: sys::ibv_cq_init_attr_ex = unsafe { zeroed() };
@@ -32,13 +31,9 @@ pub(super) unsafe fn create(
     if init.times {
         fields |= constants::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP;
     }
-    fields |= requested(init.fields);
     raw.wc_flags = fields;
     raw.comp_mask = constants::IBV_CQ_INIT_ATTR_MASK_FLAGS;
     raw.flags = constants::IBV_CREATE_CQ_ATTR_SINGLE_THREADED;
-    if init.ignores_overrun {
-        raw.flags |= constants::IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
-    }
     clear_errno();
     // SAFETY: the caller's contract. The tag is never followed as a pointer.
     let queue = unsafe { sys::ibv_create_cq_ex(context.as_ptr(), &raw mut raw) };
@@ -64,7 +59,7 @@ pub(super) unsafe fn create(
 ///
 /// # Safety
 /// The queue exists.
-unsafe fn batch_calls(queue: *mut sys::ibv_cq_ex, init: &ExtendedInit) -> Option<BatchCalls> {
+unsafe fn batch_calls(queue: *mut sys::ibv_cq_ex, init: &CompletionInit) -> Option<BatchCalls> {
     // SAFETY: the caller's contract, for the reads; each pair of types is the same C function type:
     // a thin pointer, to a structure of equal layout if the type differs, and a 32-bit integer or
     // enumeration.
@@ -89,50 +84,6 @@ unsafe fn batch_calls(queue: *mut sys::ibv_cq_ex, init: &ExtendedInit) -> Option
                 )),
                 false => None,
             },
-            details: detail_calls(ops, init.fields)?,
         })
     }
-}
-
-/// Returns the flags of the fields.
-fn requested(fields: CompletionFields) -> u64 {
-    let flags = [
-        (fields.source_queue_pair, constants::IBV_WC_EX_WITH_SRC_QP),
-        (fields.source_lid, constants::IBV_WC_EX_WITH_SLID),
-        (fields.service_level, constants::IBV_WC_EX_WITH_SL),
-        (fields.path_bits, constants::IBV_WC_EX_WITH_DLID_PATH_BITS),
-        (fields.vlan, constants::IBV_WC_EX_WITH_CVLAN),
-        (fields.flow_tag, constants::IBV_WC_EX_WITH_FLOW_TAG),
-        (
-            fields.wall_clock,
-            constants::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK,
-        ),
-    ];
-    flags.iter().filter(|one| one.0).map(|one| one.1).sum()
-}
-
-/// Returns the calls of the requested fields; `None` if one of them is missing.
-fn detail_calls(ops: &sys::ibv_cq_ex, fields: CompletionFields) -> Option<DetailCalls> {
-    /// A call under the type of the provider's table, if it was requested.
-    macro_rules! call {
-        ($field:ident, $call:ident, $type:ty) => {
-            match fields.$field {
-                true => {
-                    let call = ops.$call? as *const c_void;
-                    // SAFETY: both are the same C function type: a thin pointer, the same integer.
-                    Some(unsafe { transmute::<*const c_void, $type>(call) })
-                }
-                false => None,
-            }
-        };
-    }
-    Some(DetailCalls {
-        source_queue_pair: call!(source_queue_pair, read_src_qp, ReadField),
-        source_lid: call!(source_lid, read_slid, ReadField),
-        service_level: call!(service_level, read_sl, ReadByte),
-        path_bits: call!(path_bits, read_dlid_path_bits, ReadByte),
-        vlan: call!(vlan, read_cvlan, ReadVlan),
-        flow_tag: call!(flow_tag, read_flow_tag, ReadField),
-        wall_clock: call!(wall_clock, read_completion_wallclock_ns, ReadTime),
-    })
 }

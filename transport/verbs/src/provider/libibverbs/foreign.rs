@@ -54,11 +54,6 @@ impl ForeignProvider for Libibverbs {
         BufferHandle::new(raw).ok_or_else(last_errno)
     }
 
-    unsafe fn destroy_buffer(&self, buffer: BufferHandle) -> Result<(), Errno> {
-        // SAFETY: the trait's contract.
-        status(unsafe { sys::ibv_free_dm(buffer.as_ptr()) })
-    }
-
     unsafe fn write_buffer(
         &self,
         buffer: BufferHandle,

@@ -1,18 +1,16 @@
 //! Protection domains and registrations.
 
 use std::ffi::{c_int, c_void};
-use std::mem::zeroed;
 use std::ptr::{self, NonNull};
 
 use rustix::io::Errno;
 
-use super::sys::{self, constants};
-use super::{Libibverbs, clear_errno, last_errno, status, window};
+use super::{Libibverbs, clear_errno, last_errno, status, sys};
 use crate::{
-    abi::{BindInfo, Sge},
+    abi::BindInfo,
     provider::{
         ContextHandle, DomainHandle, MemoryProvider, PairHandle, RegionHandle, RegisteredRegion,
-        ReregisterFailure, Reregistration, ThreadDomainHandle, WindowHandle, WindowKind,
+        WindowHandle, WindowKind,
     },
 };
 
@@ -23,43 +21,6 @@ impl MemoryProvider for Libibverbs {
         DomainHandle::new(unsafe { sys::ibv_alloc_pd(context.as_ptr()) }).ok_or_else(last_errno)
     }
 
-    unsafe fn create_thread_domain(
-        &self,
-        context: ContextHandle,
-    ) -> Result<ThreadDomainHandle, Errno> {
-        let mut init = sys::ibv_td_init_attr { comp_mask: 0 };
-        clear_errno();
-        // SAFETY: the trait's contract.
-        let made = unsafe { sys::ibv_alloc_td(context.as_ptr(), &raw mut init) };
-        ThreadDomainHandle::new(made).ok_or_else(last_errno)
-    }
-
-    unsafe fn destroy_thread_domain(&self, thread: ThreadDomainHandle) -> Result<(), Errno> {
-        // SAFETY: the trait's contract.
-        status(unsafe { sys::ibv_dealloc_td(thread.as_ptr()) })
-    }
-
-    unsafe fn create_parent_domain(
-        &self,
-        context: ContextHandle,
-        domain: DomainHandle,
-        thread: Option<ThreadDomainHandle>,
-    ) -> Result<DomainHandle, Errno> {
-        // SAFETY: integers and pointers, for which zeros are a value.
-        let mut init: sys::ibv_parent_domain_init_attr = unsafe { zeroed() };
-        init.pd = domain.as_ptr();
-        init.td = thread.map_or(ptr::null_mut(), ThreadDomainHandle::as_ptr);
-        clear_errno();
-        // SAFETY: the trait's contract.
-        let made = unsafe { sys::ibv_alloc_parent_domain(context.as_ptr(), &raw mut init) };
-        DomainHandle::new(made).ok_or_else(last_errno)
-    }
-
-    unsafe fn destroy_domain(&self, domain: DomainHandle) -> Result<(), Errno> {
-        // SAFETY: the trait's contract.
-        status(unsafe { sys::ibv_dealloc_pd(domain.as_ptr()) })
-    }
-
     unsafe fn register(
         &self,
         domain: DomainHandle,
@@ -67,33 +28,25 @@ impl MemoryProvider for Libibverbs {
         bytes: usize,
         access: u32,
     ) -> Result<RegisteredRegion, Errno> {
-        // SAFETY: the trait's contract.
-        unsafe { register(domain, base, bytes, access) }
-    }
-
-    unsafe fn deregister(&self, region: RegionHandle) -> Result<(), Errno> {
-        // SAFETY: the trait's contract.
-        status(unsafe { sys::ibv_dereg_mr(region.as_ptr()) })
-    }
-
-    unsafe fn reregister(
-        &self,
-        region: RegionHandle,
-        change: &Reregistration,
-    ) -> Result<(u32, u32), ReregisterFailure> {
-        // SAFETY: the trait's contract.
-        unsafe { reregister(region, change) }
-    }
-
-    unsafe fn advise(
-        &self,
-        domain: DomainHandle,
-        advice: u32,
-        flags: u32,
-        mut piece: Sge,
-    ) -> Result<(), Errno> {
-        // SAFETY: the trait's contract.
-        status(unsafe { sys::ibv_advise_mr(domain.as_ptr(), advice, flags, &raw mut piece, 1) })
+        let base: *mut c_void = base.as_ptr().cast();
+        clear_errno();
+        // As in the header's macro, only the call with an I/O address passes the optional flags on.
+        let required = access & !OPTIONAL_ACCESS;
+        let mut raw = ptr::null_mut();
+        if access != required {
+            let address = base.addr() as u64;
+            // SAFETY: the trait's contract.
+            raw = unsafe { sys::ibv_reg_mr_iova2(domain.as_ptr(), base, bytes, address, access) };
+        }
+        // The plain call serves without optional rights, and if the library does not know the call
+        // for them (before rdma-core 28).
+        if raw.is_null() && (access == required || last_errno() == Errno::OPNOTSUPP) {
+            clear_errno();
+            // SAFETY: the trait's contract.
+            raw = unsafe { sys::ibv_reg_mr(domain.as_ptr(), base, bytes, required as c_int) };
+        }
+        // SAFETY: as the library has returned it.
+        unsafe { registered(raw) }
     }
 
     unsafe fn create_window(
@@ -101,13 +54,16 @@ impl MemoryProvider for Libibverbs {
         domain: DomainHandle,
         kind: WindowKind,
     ) -> Result<(WindowHandle, u32), Errno> {
+        let kind = match kind {
+            WindowKind::One => sys::constants::IBV_MW_TYPE_1,
+            WindowKind::Two => sys::constants::IBV_MW_TYPE_2,
+        };
+        clear_errno();
         // SAFETY: the trait's contract.
-        unsafe { window::create(domain, kind) }
-    }
-
-    unsafe fn destroy_window(&self, window: WindowHandle) -> Result<(), Errno> {
-        // SAFETY: the trait's contract.
-        status(unsafe { sys::ibv_dealloc_mw(window.as_ptr()) })
+        let raw = unsafe { sys::ibv_alloc_mw(domain.as_ptr(), kind) };
+        let handle = WindowHandle::new(raw).ok_or_else(last_errno)?;
+        // SAFETY: the window exists.
+        Ok((handle, unsafe { (*raw).rkey }))
     }
 
     unsafe fn bind_window(
@@ -118,8 +74,17 @@ impl MemoryProvider for Libibverbs {
         flags: u32,
         info: &BindInfo,
     ) -> Result<u32, Errno> {
+        let mut request = sys::ibv_mw_bind {
+            wr_id,
+            send_flags: flags,
+            bind_info: *info,
+        };
+        let window: *mut sys::ibv_mw = window.as_ptr();
         // SAFETY: the trait's contract.
-        unsafe { window::bind(pair, window, wr_id, flags, info) }
+        unsafe {
+            status(sys::ibv_bind_mw(pair.as_ptr(), window, &raw mut request))?;
+            Ok((*window).rkey)
+        }
     }
 
     unsafe fn set_window_key(&self, window: WindowHandle, key: u32) {
@@ -130,81 +95,12 @@ impl MemoryProvider for Libibverbs {
 }
 
 /// # Safety
-/// The contract of [`MemoryProvider::register`](crate::provider::MemoryProvider::register).
-pub(super) unsafe fn register(
-    domain: DomainHandle,
-    base: NonNull<u8>,
-    bytes: usize,
-    access: u32,
-) -> Result<RegisteredRegion, Errno> {
-    let base: *mut c_void = base.as_ptr().cast();
-    clear_errno();
-    // As in the header's macro, only the call with an I/O address passes the optional flags on.
-    let required = access & !OPTIONAL_ACCESS;
-    let mut raw = ptr::null_mut();
-    if access != required {
-        let address = base.addr() as u64;
-        // SAFETY: the caller's contract.
-        raw = unsafe { sys::ibv_reg_mr_iova2(domain.as_ptr(), base, bytes, address, access) };
-    }
-    // The plain call serves without optional rights, and if the library does not know the call
-    // for them (before rdma-core 28).
-    if raw.is_null() && (access == required || last_errno() == Errno::OPNOTSUPP) {
-        clear_errno();
-        // SAFETY: the caller's contract.
-        raw = unsafe { sys::ibv_reg_mr(domain.as_ptr(), base, bytes, required as c_int) };
-    }
-    // SAFETY: as the library has returned it.
-    unsafe { registered(raw) }
-}
-
-/// # Safety
 /// A region of the library, or null.
 pub(super) unsafe fn registered(raw: *mut sys::ibv_mr) -> Result<RegisteredRegion, Errno> {
     let handle = RegionHandle::new(raw).ok_or_else(last_errno)?;
     // SAFETY: the region exists.
     let (lkey, rkey) = unsafe { ((*raw).lkey, (*raw).rkey) };
     Ok(RegisteredRegion { handle, lkey, rkey })
-}
-
-/// # Safety
-/// The contract of [`MemoryProvider::reregister`](crate::provider::MemoryProvider::reregister).
-pub(super) unsafe fn reregister(
-    region: RegionHandle,
-    change: &Reregistration,
-) -> Result<(u32, u32), ReregisterFailure> {
-    let mut flags = 0;
-    let mut domain = ptr::null_mut();
-    let mut access = 0;
-    let (mut base, mut bytes) = (ptr::null_mut::<c_void>(), 0);
-    if let Some(given) = change.domain {
-        flags |= constants::IBV_REREG_MR_CHANGE_PD;
-        domain = given.as_ptr();
-    }
-    if let Some((first, length)) = change.memory {
-        flags |= constants::IBV_REREG_MR_CHANGE_TRANSLATION;
-        (base, bytes) = (first.as_ptr().cast(), length);
-    }
-    if let Some(given) = change.access {
-        flags |= constants::IBV_REREG_MR_CHANGE_ACCESS;
-        // The call knows none of the optional rights.
-        access = given & !OPTIONAL_ACCESS;
-    }
-    let raw: *mut sys::ibv_mr = region.as_ptr();
-    clear_errno();
-    // SAFETY: the caller's contract.
-    let outcome =
-        unsafe { sys::ibv_rereg_mr(raw, flags as c_int, domain, base, bytes, access as c_int) };
-    match outcome {
-        // `IBV_REREG_MR_ERR_DO_FORK_OLD`: the change is made, and children lack the old memory.
-        0 | -3 => {
-            // SAFETY: the region exists.
-            Ok(unsafe { ((*raw).lkey, (*raw).rkey) })
-        }
-        // `IBV_REREG_MR_ERR_INPUT` and `_DONT_FORK_NEW`.
-        -1 | -2 => Err(ReregisterFailure::Unchanged(last_errno())),
-        _ => Err(ReregisterFailure::Unusable(last_errno())),
-    }
 }
 
 /// From `IBV_ACCESS_OPTIONAL_FIRST` to the last bit reserved for optional rights.

@@ -16,7 +16,6 @@ mod pairs;
 mod queries;
 mod shared_receives;
 mod sys;
-mod window;
 #[cfg(feature = "all")]
 mod xrc;
 
@@ -31,8 +30,8 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
 use super::{
-    ContextHandle, CreatedPair, DeviceAttributes, DeviceEntry, DomainHandle, HotCalls, NodeType,
-    OpenedContext, PairHandle, Provider, QueriedPair, QueuePairInit, QueuePairSizes, RawEvent,
+    AnyHandle, ContextHandle, CreatedPair, DeviceAttributes, DeviceEntry, DomainHandle, HotCalls,
+    NodeType, OpenedContext, PairHandle, Provider, QueriedPair, QueuePairInit, RawEvent,
     SharedReceiveHandle, Transport, sealed,
 };
 use crate::{
@@ -173,9 +172,23 @@ impl Provider for Libibverbs {
         })?
     }
 
-    unsafe fn close(&self, context: ContextHandle) -> Result<(), Errno> {
+    unsafe fn destroy(&self, handle: AnyHandle) -> Result<(), Errno> {
         // SAFETY: the trait's contract.
-        status(unsafe { sys::ibv_close_device(context.as_ptr()) })
+        status(unsafe {
+            match handle {
+                AnyHandle::Context(it) => sys::ibv_close_device(it.as_ptr()),
+                AnyHandle::Domain(it) => sys::ibv_dealloc_pd(it.as_ptr()),
+                AnyHandle::Region(it) => sys::ibv_dereg_mr(it.as_ptr()),
+                AnyHandle::Window(it) => sys::ibv_dealloc_mw(it.as_ptr()),
+                AnyHandle::Buffer(it) => sys::ibv_free_dm(it.as_ptr()),
+                AnyHandle::Channel(it) => sys::ibv_destroy_comp_channel(it.as_ptr()),
+                AnyHandle::Completion(it) => sys::ibv_destroy_cq(it.as_ptr()),
+                AnyHandle::SharedReceive(it) => sys::ibv_destroy_srq(it.as_ptr()),
+                AnyHandle::Pair(it) => sys::ibv_destroy_qp(it.as_ptr()),
+                AnyHandle::Address(it) => sys::ibv_destroy_ah(it.as_ptr()),
+                AnyHandle::XrcDomain(it) => sys::ibv_close_xrcd(it.as_ptr()),
+            }
+        })
     }
 
     unsafe fn query_device(&self, context: ContextHandle) -> Result<DeviceAttributes, Errno> {
@@ -268,13 +281,7 @@ impl Provider for Libibverbs {
             handle,
             // SAFETY: the queue pair exists.
             number: unsafe { (*pair).qp_num },
-            sizes: QueuePairSizes {
-                send_requests: raw.cap.max_send_wr,
-                receive_requests: raw.cap.max_recv_wr,
-                send_entries: raw.cap.max_send_sge,
-                receive_entries: raw.cap.max_recv_sge,
-                inline_bytes: raw.cap.max_inline_data,
-            },
+            sizes: pairs::sizes(&raw.cap),
         })
     }
 
@@ -292,11 +299,6 @@ impl Provider for Libibverbs {
     unsafe fn query_pair(&self, pair: PairHandle) -> Result<QueriedPair, Errno> {
         // SAFETY: the trait's contract.
         unsafe { pairs::query(pair) }
-    }
-
-    unsafe fn destroy_pair(&self, pair: PairHandle) -> Result<(), Errno> {
-        // SAFETY: the trait's contract.
-        status(unsafe { sys::ibv_destroy_qp(pair.as_ptr()) })
     }
 }
 

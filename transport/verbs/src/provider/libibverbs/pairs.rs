@@ -11,9 +11,7 @@ use crate::{
         attribute_mask::AttributeMask,
         gid::Gid,
         port::Mtu,
-        queue_pair_attributes::{
-            AddressVector, AlternatePath, GlobalRoute, MigrationState, QueuePairAttributes,
-        },
+        queue_pair_attributes::{AddressVector, GlobalRoute, QueuePairAttributes},
         queue_pair_state::QueuePairState,
     },
     provider::{PairHandle, QueriedPair, QueuePairSizes},
@@ -24,19 +22,14 @@ pub(super) fn attributes(attributes: &QueuePairAttributes) -> sys::ibv_qp_attr {
     // SAFETY: integers, for which zeros are a value.
     let mut raw: sys::ibv_qp_attr = unsafe { zeroed() };
     raw.qp_state = attributes.state.to_raw();
-    raw.cur_qp_state = attributes.current_state.to_raw();
     raw.path_mtu = attributes.path_mtu.to_raw();
-    raw.path_mig_state = attributes.migration.to_raw();
     raw.rq_psn = attributes.receive_sequence;
     raw.sq_psn = attributes.send_sequence;
     raw.dest_qp_num = attributes.destination;
     raw.qp_access_flags = attributes.access_flags;
     raw.qkey = attributes.q_key;
     raw.ah_attr = address(&attributes.address);
-    raw.alt_ah_attr = address(&attributes.alternate.address);
     raw.pkey_index = attributes.pkey_index;
-    raw.alt_pkey_index = attributes.alternate.pkey_index;
-    raw.en_sqd_async_notify = attributes.drain_event.into();
     raw.max_rd_atomic = attributes.initiator_depth;
     raw.max_dest_rd_atomic = attributes.responder_resources;
     raw.min_rnr_timer = attributes.min_rnr_timer;
@@ -44,8 +37,6 @@ pub(super) fn attributes(attributes: &QueuePairAttributes) -> sys::ibv_qp_attr {
     raw.timeout = attributes.timeout;
     raw.retry_cnt = attributes.retry_count;
     raw.rnr_retry = attributes.rnr_retry;
-    raw.alt_port_num = attributes.alternate.address.port;
-    raw.alt_timeout = attributes.alternate.timeout;
     raw
 }
 
@@ -78,27 +69,21 @@ pub(super) unsafe fn query(pair: PairHandle) -> Result<QueriedPair, Errno> {
             timeout: raw.timeout,
             retry_count: raw.retry_cnt,
             rnr_retry: raw.rnr_retry,
-            alternate: AlternatePath {
-                address: AddressVector {
-                    port: raw.alt_port_num,
-                    ..address_of(&raw.alt_ah_attr)
-                },
-                pkey_index: raw.alt_pkey_index,
-                timeout: raw.alt_timeout,
-            },
-            migration: MigrationState::from_raw(raw.path_mig_state),
-            current_state: QueuePairState::from_raw(raw.cur_qp_state),
-            drain_event: raw.en_sqd_async_notify != 0,
         },
-        sizes: QueuePairSizes {
-            send_requests: init.cap.max_send_wr,
-            receive_requests: init.cap.max_recv_wr,
-            send_entries: init.cap.max_send_sge,
-            receive_entries: init.cap.max_recv_sge,
-            inline_bytes: init.cap.max_inline_data,
-        },
+        sizes: sizes(&init.cap),
         is_draining: raw.sq_draining != 0,
     })
+}
+
+/// Returns the sizes that a queue pair has.
+pub(super) fn sizes(cap: &sys::ibv_qp_cap) -> QueuePairSizes {
+    QueuePairSizes {
+        send_requests: cap.max_send_wr,
+        receive_requests: cap.max_recv_wr,
+        send_entries: cap.max_send_sge,
+        receive_entries: cap.max_recv_sge,
+        inline_bytes: cap.max_inline_data,
+    }
 }
 
 /// Translates an address vector.

@@ -1,8 +1,7 @@
 //! Queries of devices, ports and shared receive queues.
 
-use std::ffi::{c_int, c_uint};
+use std::ffi::c_int;
 use std::mem::zeroed;
-use std::ptr;
 
 use rustix::io::Errno;
 
@@ -10,20 +9,28 @@ use super::{clear_errno, count, minus_one, status, sys};
 use crate::{
     abi::gid::{Gid, GidEntry, GidType},
     abi::port::{LinkLayer, LinkSpeed, LinkWidth, Mtu, PhysicalState, PortAttributes, PortState},
-    provider::{
-        AtomicSupport, ContextHandle, DeviceAttributes, ExtendedAttributes, OnDemandSupport,
-        PacketPacing, PciAtomics, ReceiveHashing, Segmentation, SharedReceiveAttributes,
-        SharedReceiveHandle, TagMatching,
-    },
+    provider::{AtomicSupport, ContextHandle, DeviceAttributes},
 };
 
 /// # Safety
 /// The contract of [`Provider::query_device`](crate::provider::Provider::query_device).
 pub(super) unsafe fn device(context: ContextHandle) -> Result<DeviceAttributes, Errno> {
     // SAFETY: integers and byte arrays, for which zeros are a value.
-    let mut raw: sys::ibv_device_attr = unsafe { zeroed() };
-    // SAFETY: the caller's contract; `raw` is written to.
-    status(unsafe { sys::ibv_query_device(context.as_ptr(), &raw mut raw) })?;
+    let mut more: sys::ibv_device_attr_ex = unsafe { zeroed() };
+    // SAFETY: the caller's contract; `more` is written to.
+    let asked = unsafe { sys::ibv_query_device_ex(context.as_ptr(), &raw mut more) };
+    if asked != 0 {
+        // Without that call the device can be used as far as the plain one tells.
+        // SAFETY: as above; zeros are a value.
+        unsafe {
+            more = zeroed();
+            status(sys::ibv_query_device(
+                context.as_ptr(),
+                &raw mut more.orig_attr,
+            ))?;
+        }
+    }
+    let raw = &more.orig_attr;
     let firmware: Vec<u8> = raw
         .fw_ver
         .iter()
@@ -67,73 +74,10 @@ pub(super) unsafe fn device(context: ContextHandle) -> Result<DeviceAttributes, 
         max_total_multicast_pairs: count(raw.max_total_mcast_qp_attach),
         max_pkeys: raw.max_pkeys,
         ack_delay_code: raw.local_ca_ack_delay,
-        max_end_to_end_contexts: count(raw.max_ee),
-        max_end_to_end_resources: count(raw.max_ee_rd_atom),
-        max_end_to_end_depth: count(raw.max_ee_init_rd_atom),
-        max_reliable_datagram_domains: count(raw.max_rdd),
-        max_raw_ipv6_pairs: count(raw.max_raw_ipv6_qp),
-        max_raw_ethernet_pairs: count(raw.max_raw_ethy_qp),
-        max_fast_regions: count(raw.max_fmr),
-        max_fast_region_maps: count(raw.max_map_per_fmr),
-        // Without them the device can be used as far as the plain call tells.
-        // SAFETY: the caller's contract.
-        extended: unsafe { extended(context) }.unwrap_or_default(),
-    })
-}
-
-/// # Safety
-/// The context is open.
-pub(super) unsafe fn extended(context: ContextHandle) -> Result<ExtendedAttributes, Errno> {
-    // SAFETY: integers and byte arrays, for which zeros are a value.
-    let mut raw: sys::ibv_device_attr_ex = unsafe { zeroed() };
-    // SAFETY: the caller's contract; `raw` is written to, and the input may be null.
-    status(unsafe { sys::ibv_query_device_ex(context.as_ptr(), ptr::null(), &raw mut raw) })?;
-    let [rc, uc, ud] = raw.odp_caps.per_transport_caps;
-    Ok(ExtendedAttributes {
-        on_demand: OnDemandSupport {
-            general: raw.odp_caps.general_caps,
-            reliable_connections: rc,
-            unreliable_connections: uc,
-            unreliable_datagrams: ud,
-            extended_connections: raw.xrc_odp_caps,
-        },
-        timestamp_mask: raw.completion_timestamp_mask,
-        clock_kilohertz: raw.hca_core_clock,
-        capabilities: raw.device_cap_flags_ex,
-        segmentation: Segmentation {
-            max_bytes: raw.tso_caps.max_tso,
-            pair_types: raw.tso_caps.supported_qpts,
-        },
-        hashing: ReceiveHashing {
-            pair_types: raw.rss_caps.supported_qpts,
-            max_tables: raw.rss_caps.max_rwq_indirection_tables,
-            max_table_entries: raw.rss_caps.max_rwq_indirection_table_size,
-            fields: raw.rss_caps.rx_hash_fields_mask,
-            functions: raw.rss_caps.rx_hash_function,
-        },
-        max_receive_work_queues: raw.max_wq_type_rq,
-        pacing: PacketPacing {
-            min_kilobits: raw.packet_pacing_caps.qp_rate_limit_min,
-            max_kilobits: raw.packet_pacing_caps.qp_rate_limit_max,
-            pair_types: raw.packet_pacing_caps.supported_qpts,
-        },
-        raw_packet_capabilities: raw.raw_packet_caps,
-        tag_matching: TagMatching {
-            max_header_bytes: raw.tm_caps.max_rndv_hdr_size,
-            max_tags: raw.tm_caps.max_num_tags,
-            flags: raw.tm_caps.flags,
-            max_operations: raw.tm_caps.max_ops,
-            max_entries: raw.tm_caps.max_sge,
-        },
-        max_moderation_count: raw.cq_mod_caps.max_cq_count,
-        max_moderation_micros: raw.cq_mod_caps.max_cq_period,
-        device_memory_bytes: raw.max_dm_size,
-        pci_atomics: PciAtomics {
-            fetch_and_add: raw.pci_atomic_caps.fetch_add,
-            swap: raw.pci_atomic_caps.swap,
-            compare_and_swap: raw.pci_atomic_caps.compare_swap,
-        },
-        ports: raw.phys_port_cnt_ex,
+        on_demand_paging: more.odp_caps.general_caps & 1 != 0,
+        device_memory_bytes: more.max_dm_size,
+        clock_kilohertz: more.hca_core_clock,
+        timestamp_mask: more.completion_timestamp_mask,
     })
 }
 
@@ -241,37 +185,6 @@ unsafe fn query_gid_in_parts(
         gid_type,
         interface_index: 0,
     }))
-}
-
-/// # Safety
-/// The queue exists.
-pub(super) unsafe fn modify_shared(
-    queue: SharedReceiveHandle,
-    requests: u32,
-    limit: u32,
-    mask: c_uint,
-) -> Result<(), Errno> {
-    let mut attributes = sys::ibv_srq_attr {
-        max_wr: requests,
-        max_sge: 0,
-        srq_limit: limit,
-    };
-    // SAFETY: the caller's contract.
-    status(unsafe { sys::ibv_modify_srq(queue.as_ptr(), &raw mut attributes, mask as c_int) })
-}
-
-/// # Safety
-/// The queue exists.
-pub(super) unsafe fn shared(queue: SharedReceiveHandle) -> Result<SharedReceiveAttributes, Errno> {
-    // SAFETY: integers, for which zeros are a value.
-    let mut raw: sys::ibv_srq_attr = unsafe { zeroed() };
-    // SAFETY: the caller's contract; `raw` is written to.
-    status(unsafe { sys::ibv_query_srq(queue.as_ptr(), &raw mut raw) })?;
-    Ok(SharedReceiveAttributes {
-        requests: raw.max_wr,
-        entries: raw.max_sge,
-        limit: raw.srq_limit,
-    })
 }
 
 /// `IBV_QPF_GRH_REQUIRED`.

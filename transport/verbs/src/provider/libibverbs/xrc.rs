@@ -6,13 +6,10 @@ use std::ptr;
 
 use rustix::io::Errno;
 
-use super::{Libibverbs, clear_errno, last_errno, status, sys, tag_pointer};
+use super::{Libibverbs, clear_errno, last_errno, sys};
 use crate::{
     abi::queue_pair_kind::QueuePairKind,
-    provider::{
-        ContextHandle, DomainHandle, PairHandle, SharedReceiveHandle, XrcDomainHandle,
-        xrc::{CreatedXrcReceives, XrcProvider, XrcReceivesInit},
-    },
+    provider::{ContextHandle, PairHandle, XrcDomainHandle, xrc::XrcProvider},
 };
 
 impl XrcProvider for Libibverbs {
@@ -32,48 +29,6 @@ impl XrcProvider for Libibverbs {
         // SAFETY: the trait's contract.
         let opened = unsafe { sys::ibv_open_xrcd(context.as_ptr(), &raw mut init) };
         XrcDomainHandle::new(opened).ok_or_else(last_errno)
-    }
-
-    unsafe fn close_xrc_domain(&self, domain: XrcDomainHandle) -> Result<(), Errno> {
-        // SAFETY: the trait's contract.
-        status(unsafe { sys::ibv_close_xrcd(domain.as_ptr()) })
-    }
-
-    unsafe fn create_xrc_receives(
-        &self,
-        domain: DomainHandle,
-        init: &XrcReceivesInit,
-    ) -> Result<CreatedXrcReceives, Errno> {
-        // SAFETY: integers and pointers, for which zeros are a value.
-        let mut raw: sys::ibv_srq_init_attr_ex = unsafe { zeroed() };
-        raw.srq_context = tag_pointer(init.tag);
-        raw.attr.max_wr = init.requests;
-        raw.attr.max_sge = init.entries;
-        raw.comp_mask = sys::constants::IBV_SRQ_INIT_ATTR_TYPE
-            | sys::constants::IBV_SRQ_INIT_ATTR_PD
-            | sys::constants::IBV_SRQ_INIT_ATTR_XRCD
-            | sys::constants::IBV_SRQ_INIT_ATTR_CQ;
-        raw.srq_type = sys::constants::IBV_SRQT_XRC;
-        raw.pd = domain.as_ptr();
-        raw.xrcd = init.xrc_domain.as_ptr();
-        raw.cq = init.completions.as_ptr();
-        clear_errno();
-        // SAFETY: the trait's contract.
-        let made = unsafe { sys::ibv_create_srq_ex((*raw.pd).context, &raw mut raw) };
-        let handle = SharedReceiveHandle::new(made).ok_or_else(last_errno)?;
-        let mut number = 0;
-        // SAFETY: the queue exists; its number is written to.
-        if let Err(errno) = status(unsafe { sys::ibv_get_srq_num(made, &raw mut number) }) {
-            // SAFETY: nothing uses the queue.
-            unsafe { sys::ibv_destroy_srq(made) };
-            return Err(errno);
-        }
-        Ok(CreatedXrcReceives {
-            handle,
-            number,
-            requests: raw.attr.max_wr,
-            entries: raw.attr.max_sge,
-        })
     }
 
     unsafe fn create_xrc_receiver(

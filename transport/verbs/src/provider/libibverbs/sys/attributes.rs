@@ -6,26 +6,10 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use libc::timespec;
 
 use super::structures::{
-    Unused, ibv_async_event_element_t, ibv_comp_channel, ibv_cq, ibv_gid, ibv_pd, ibv_srq, ibv_td,
-    ibv_xrcd,
+    Unused, ibv_async_event_element_t, ibv_comp_channel, ibv_cq, ibv_gid, ibv_pd, ibv_srq, ibv_xrcd,
 };
 
 structures! {
-    /// `struct ibv_td_init_attr`.
-    ibv_td_init_attr {
-        comp_mask: u32,
-    }
-
-    /// `struct ibv_parent_domain_init_attr`.
-    ibv_parent_domain_init_attr {
-        pd: *mut ibv_pd,
-        td: *mut ibv_td,
-        comp_mask: u32,
-        alloc: Unused,
-        free: Unused,
-        pd_context: *mut c_void,
-    }
-
     /// `struct ibv_alloc_dm_attr`.
     ibv_alloc_dm_attr {
         length: usize,
@@ -211,18 +195,6 @@ structures! {
         comp_mask: u32,
         flags: u32,
         parent_domain: *mut ibv_pd,
-    }
-
-    /// `struct ibv_moderate_cq`.
-    ibv_moderate_cq {
-        cq_count: u16,
-        cq_period: u16,
-    }
-
-    /// `struct ibv_modify_cq_attr`.
-    ibv_modify_cq_attr {
-        attr_mask: u32,
-        moderate: ibv_moderate_cq,
     }
 
     /// `struct ibv_values_ex`.

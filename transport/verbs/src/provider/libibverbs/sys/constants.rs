@@ -25,24 +25,12 @@ constants! {
     IBV_WC_EX_WITH_BYTE_LEN: u64 = 1, ibv_create_cq_wc_flags::IBV_WC_EX_WITH_BYTE_LEN.0;
     IBV_WC_EX_WITH_IMM: u64 = 1 << 1, ibv_create_cq_wc_flags::IBV_WC_EX_WITH_IMM.0;
     IBV_WC_EX_WITH_QP_NUM: u64 = 1 << 2, ibv_create_cq_wc_flags::IBV_WC_EX_WITH_QP_NUM.0;
-    IBV_WC_EX_WITH_SRC_QP: u64 = 1 << 3, ibv_create_cq_wc_flags::IBV_WC_EX_WITH_SRC_QP.0;
-    IBV_WC_EX_WITH_SLID: u64 = 1 << 4, ibv_create_cq_wc_flags::IBV_WC_EX_WITH_SLID.0;
-    IBV_WC_EX_WITH_SL: u64 = 1 << 5, ibv_create_cq_wc_flags::IBV_WC_EX_WITH_SL.0;
-    IBV_WC_EX_WITH_DLID_PATH_BITS: u64 = 1 << 6, ibv_create_cq_wc_flags::IBV_WC_EX_WITH_DLID_PATH_BITS.0;
     IBV_WC_EX_WITH_COMPLETION_TIMESTAMP: u64 = 1 << 7,
         ibv_create_cq_wc_flags::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP.0;
-    IBV_WC_EX_WITH_CVLAN: u64 = 1 << 8, ibv_create_cq_wc_flags::IBV_WC_EX_WITH_CVLAN.0;
-    IBV_WC_EX_WITH_FLOW_TAG: u64 = 1 << 9, ibv_create_cq_wc_flags::IBV_WC_EX_WITH_FLOW_TAG.0;
-    IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK: u64 = 1 << 11,
-        ibv_create_cq_wc_flags::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK.0;
     IBV_CQ_INIT_ATTR_MASK_FLAGS: u32 = 1, ibv_cq_init_attr_mask::IBV_CQ_INIT_ATTR_MASK_FLAGS.0;
     IBV_CREATE_CQ_ATTR_SINGLE_THREADED: u32 = 1,
         ibv_create_cq_attr_flags::IBV_CREATE_CQ_ATTR_SINGLE_THREADED.0;
-    IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN: u32 = 1 << 1,
-        ibv_create_cq_attr_flags::IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN.0;
     IBV_VALUES_MASK_RAW_CLOCK: u32 = 1, ibv_values_mask::IBV_VALUES_MASK_RAW_CLOCK.0;
-    IBV_CQ_ATTR_MODERATE: u32 = 1, ibv_cq_attr_mask::IBV_CQ_ATTR_MODERATE.0;
-    IBV_SRQ_MAX_WR: c_uint = 1, ibv_srq_attr_mask::IBV_SRQ_MAX_WR.0;
     IBV_SRQ_LIMIT: c_uint = 1 << 1, ibv_srq_attr_mask::IBV_SRQ_LIMIT.0;
     IBV_MW_TYPE_1: c_uint = 1, ibv_mw_type::IBV_MW_TYPE_1;
     IBV_MW_TYPE_2: c_uint = 2, ibv_mw_type::IBV_MW_TYPE_2;
@@ -57,10 +45,5 @@ constants! {
     IBV_QP_OPEN_ATTR_NUM: u32 = 1, ibv_qp_open_attr_mask::IBV_QP_OPEN_ATTR_NUM.0;
     IBV_QP_OPEN_ATTR_XRCD: u32 = 1 << 1, ibv_qp_open_attr_mask::IBV_QP_OPEN_ATTR_XRCD.0;
     IBV_QP_OPEN_ATTR_TYPE: u32 = 1 << 3, ibv_qp_open_attr_mask::IBV_QP_OPEN_ATTR_TYPE.0;
-    IBV_REREG_MR_CHANGE_TRANSLATION: c_uint = 1,
-        ibv_rereg_mr_flags::IBV_REREG_MR_CHANGE_TRANSLATION.0;
-    IBV_REREG_MR_CHANGE_PD: c_uint = 1 << 1, ibv_rereg_mr_flags::IBV_REREG_MR_CHANGE_PD.0;
-    IBV_REREG_MR_CHANGE_ACCESS: c_uint = 1 << 2,
-        ibv_rereg_mr_flags::IBV_REREG_MR_CHANGE_ACCESS.0;
     IBV_GID_TYPE_SYSFS_ROCE_V2: c_uint = 1, IBV_GID_TYPE_SYSFS_ROCE_V2;
 }

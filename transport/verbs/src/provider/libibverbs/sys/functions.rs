@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::mem::transmute;
+use std::ptr;
 use std::sync::OnceLock;
 
 use super::attributes::{
@@ -38,7 +39,7 @@ pub(in super::super) fn load() -> Result<(), String> {
 /// Declares the functions; a call of one before [`load`] has succeeded panics. `else` names what
 /// stands in for a function that old libraries do not have.
 macro_rules! functions {
-    ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)? $(, else $absent:path)?;)*) => {
+    ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)? $(, else $absent:expr)?;)*) => {
         #[derive(Debug)]
         struct Functions {
             $($name: unsafe extern "C" fn($($type),*) $(-> $result)?,)*
@@ -54,7 +55,7 @@ macro_rules! functions {
                         // SAFETY: the caller's contract; a name that ends in a zero.
                         let address = unsafe { libc::dlsym(library, name.as_ptr().cast()) };
                         if address.is_null() {
-                            functions!(@absent $name $($absent)?)
+                            functions!(@absent $name ($($type),*) $($result)?, $($absent)?)
                         } else {
                             // SAFETY: the function of this name has this type in
                             // infiniband/verbs.h.
@@ -97,12 +98,19 @@ macro_rules! functions {
             found.differences()
         }
     };
-    (@absent $name:ident) => {
+    (@absent $name:ident ($($type:ty),*) $($result:ty)?,) => {
         return Err(format!("{LIBRARY:?} has no {}", stringify!($name)))
     };
-    (@absent $name:ident $absent:path) => {
-        $absent
-    };
+    (@absent $name:ident ($($type:ty),*) $result:ty, $absent:expr) => {{
+        /// # Safety
+        /// None is needed.
+        unsafe extern "C" fn $name($(_: $type),*) -> $result {
+            // SAFETY: the address of this thread's errno.
+            unsafe { *libc::__errno_location() = libc::EOPNOTSUPP };
+            $absent
+        }
+        $name
+    }};
 }
 
 functions! {
@@ -112,7 +120,7 @@ functions! {
     fn ibv_get_device_guid(device: *mut ibv_device) -> u64;
     fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context;
     fn ibv_close_device(context: *mut ibv_context) -> c_int;
-    fn ibv_is_fork_initialized() -> c_uint, else absent::ibv_is_fork_initialized;
+    fn ibv_is_fork_initialized() -> c_uint, else 0;
     fn ibv_query_device(context: *mut ibv_context, attributes: *mut ibv_device_attr) -> c_int;
     // The header declares the last argument as a structure without fields.
     fn ibv_query_port(
@@ -128,13 +136,13 @@ functions! {
         entry: *mut ibv_gid_entry,
         flags: u32,
         bytes: usize,
-    ) -> c_int, else absent::_ibv_query_gid_ex;
+    ) -> c_int, else libc::EOPNOTSUPP;
     fn ibv_query_gid_type(
         context: *mut ibv_context,
         port: u8,
         index: c_uint,
         gid_type: *mut c_uint,
-    ) -> c_int, else absent::ibv_query_gid_type;
+    ) -> c_int, else libc::EOPNOTSUPP;
     fn ibv_query_pkey(context: *mut ibv_context, port: u8, index: c_int, pkey: *mut u16) -> c_int;
     fn ibv_get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int;
     fn ibv_ack_async_event(event: *mut ibv_async_event);
@@ -152,15 +160,7 @@ functions! {
         bytes: usize,
         iova: u64,
         access: c_uint,
-    ) -> *mut ibv_mr, else absent::ibv_reg_mr_iova2;
-    fn ibv_rereg_mr(
-        region: *mut ibv_mr,
-        flags: c_int,
-        domain: *mut ibv_pd,
-        address: *mut c_void,
-        bytes: usize,
-        access: c_int,
-    ) -> c_int;
+    ) -> *mut ibv_mr, else ptr::null_mut();
     fn ibv_reg_dmabuf_mr(
         domain: *mut ibv_pd,
         offset: u64,
@@ -168,7 +168,7 @@ functions! {
         iova: u64,
         fd: c_int,
         access: c_int,
-    ) -> *mut ibv_mr, else absent::ibv_reg_dmabuf_mr;
+    ) -> *mut ibv_mr, else ptr::null_mut();
     fn ibv_dereg_mr(region: *mut ibv_mr) -> c_int;
     fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel;
     fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int;
@@ -185,7 +185,6 @@ functions! {
         channel: *mut ibv_comp_channel,
         vector: c_int,
     ) -> *mut ibv_cq;
-    fn ibv_resize_cq(queue: *mut ibv_cq, entries: c_int) -> c_int;
     fn ibv_destroy_cq(queue: *mut ibv_cq) -> c_int;
     fn ibv_create_srq(domain: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq;
     fn ibv_modify_srq(queue: *mut ibv_srq, attributes: *mut ibv_srq_attr, mask: c_int) -> c_int;
@@ -204,67 +203,6 @@ functions! {
     fn ibv_destroy_ah(address: *mut ibv_ah) -> c_int;
     fn ibv_attach_mcast(pair: *mut ibv_qp, group: *const ibv_gid, lid: u16) -> c_int;
     fn ibv_detach_mcast(pair: *mut ibv_qp, group: *const ibv_gid, lid: u16) -> c_int;
-}
-
-/// What stands in for functions that old libraries do not have.
-mod absent {
-    use std::ffi::{c_int, c_uint, c_void};
-    use std::ptr;
-
-    use super::{ibv_context, ibv_gid_entry, ibv_mr, ibv_pd};
-
-    /// `IBV_FORK_DISABLED`, for libraries before rdma-core 35.
-    pub(super) unsafe extern "C" fn ibv_is_fork_initialized() -> c_uint {
-        0
-    }
-
-    /// For libraries before rdma-core 32.
-    pub(super) unsafe extern "C" fn _ibv_query_gid_ex(
-        _: *mut ibv_context,
-        _: u32,
-        _: u32,
-        _: *mut ibv_gid_entry,
-        _: u32,
-        _: usize,
-    ) -> c_int {
-        libc::EOPNOTSUPP
-    }
-
-    pub(super) unsafe extern "C" fn ibv_query_gid_type(
-        _: *mut ibv_context,
-        _: u8,
-        _: c_uint,
-        _: *mut c_uint,
-    ) -> c_int {
-        libc::EOPNOTSUPP
-    }
-
-    /// For libraries before rdma-core 28.
-    pub(super) unsafe extern "C" fn ibv_reg_mr_iova2(
-        _: *mut ibv_pd,
-        _: *mut c_void,
-        _: usize,
-        _: u64,
-        _: c_uint,
-    ) -> *mut ibv_mr {
-        // SAFETY: the address of this thread's errno.
-        unsafe { *libc::__errno_location() = libc::EOPNOTSUPP };
-        ptr::null_mut()
-    }
-
-    /// For libraries before rdma-core 34.
-    pub(super) unsafe extern "C" fn ibv_reg_dmabuf_mr(
-        _: *mut ibv_pd,
-        _: u64,
-        _: usize,
-        _: u64,
-        _: c_int,
-        _: c_int,
-    ) -> *mut ibv_mr {
-        // SAFETY: the address of this thread's errno.
-        unsafe { *libc::__errno_location() = libc::EOPNOTSUPP };
-        ptr::null_mut()
-    }
 }
 
 fn functions() -> &'static Functions {

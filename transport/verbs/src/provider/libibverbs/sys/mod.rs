@@ -23,8 +23,6 @@ use std::ffi::{c_int, c_uint};
 use std::mem::{offset_of, size_of};
 use std::ptr;
 
-use crate::abi::Sge;
-
 pub(super) use attributes::*;
 pub(super) use functions::*;
 pub(super) use structures::*;
@@ -57,53 +55,6 @@ macro_rules! extended_call {
             None => None,
         }
     };
-}
-
-/// # Safety
-/// [`ibv_alloc_mw(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_mw.3.html).
-pub(super) unsafe fn ibv_alloc_mw(domain: *mut ibv_pd, kind: c_uint) -> *mut ibv_mw {
-    // SAFETY: the caller's contract; the address of this thread's errno.
-    unsafe {
-        match (*(*domain).context).ops.alloc_mw {
-            Some(call) => call(domain, kind),
-            None => {
-                *libc::__errno_location() = libc::EOPNOTSUPP;
-                ptr::null_mut()
-            }
-        }
-    }
-}
-
-/// # Safety
-/// `ibv_dealloc_mw`, on the page of [`ibv_alloc_mw`].
-pub(super) unsafe fn ibv_dealloc_mw(window: *mut ibv_mw) -> c_int {
-    // SAFETY: the caller's contract.
-    unsafe {
-        match (*(*window).context).ops.dealloc_mw {
-            Some(call) => call(window),
-            None => libc::EOPNOTSUPP,
-        }
-    }
-}
-
-/// # Safety
-/// [`ibv_bind_mw(3)`](https://man7.org/linux/man-pages/man3/ibv_bind_mw.3.html); a region is of the
-/// window's domain.
-pub(super) unsafe fn ibv_bind_mw(
-    pair: *mut ibv_qp,
-    window: *mut ibv_mw,
-    request: *mut ibv_mw_bind,
-) -> c_int {
-    // SAFETY: the caller's contract.
-    unsafe {
-        if (*window).type_ != constants::IBV_MW_TYPE_1 {
-            return libc::EINVAL;
-        }
-        match (*(*window).context).ops.bind_mw {
-            Some(call) => call(pair, window, request),
-            None => libc::EOPNOTSUPP,
-        }
-    }
 }
 
 /// # Safety
@@ -140,148 +91,31 @@ pub(super) unsafe fn ibv_query_gid_ex(
 /// [`ibv_query_device_ex(3)`](https://man7.org/linux/man-pages/man3/ibv_query_device_ex.3.html).
 pub(super) unsafe fn ibv_query_device_ex(
     context: *mut ibv_context,
-    input: *const ibv_query_device_ex_input,
     attributes: *mut ibv_device_attr_ex,
 ) -> c_int {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller's contract. The input may be null.
     unsafe {
-        if let Some(call) = extended_call!(context, query_device_ex) {
-            let returned = call(context, input, attributes, size_of::<ibv_device_attr_ex>());
-            if returned != libc::EOPNOTSUPP && returned != libc::ENOSYS {
-                return returned;
-            }
-        }
-        attributes.write_bytes(0, 1);
-        ibv_query_device(context, &raw mut (*attributes).orig_attr)
-    }
-}
-
-/// # Safety
-/// [`ibv_query_rt_values_ex(3)`](https://man7.org/linux/man-pages/man3/ibv_query_rt_values_ex.3.html).
-pub(super) unsafe fn ibv_query_rt_values_ex(
-    context: *mut ibv_context,
-    values: *mut ibv_values_ex,
-) -> c_int {
-    // SAFETY: the caller's contract.
-    unsafe {
-        match extended_call!(context, query_rt_values) {
-            Some(call) => call(context, values),
+        match extended_call!(context, query_device_ex) {
+            Some(call) => call(
+                context,
+                ptr::null(),
+                attributes,
+                size_of::<ibv_device_attr_ex>(),
+            ),
             None => libc::EOPNOTSUPP,
         }
     }
 }
 
-/// # Safety
-/// [`ibv_advise_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_advise_mr.3.html).
-pub(super) unsafe fn ibv_advise_mr(
-    domain: *mut ibv_pd,
-    advice: c_uint,
-    flags: u32,
-    pieces: *mut Sge,
-    count: u32,
-) -> c_int {
-    // SAFETY: the caller's contract.
-    unsafe {
-        match extended_call!((*domain).context, advise_mr) {
-            Some(call) => call(domain, advice, flags, pieces, count),
-            None => libc::EOPNOTSUPP,
-        }
-    }
-}
-
-/// # Safety
-/// [`ibv_alloc_dm(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_dm.3.html).
-pub(super) unsafe fn ibv_alloc_dm(
-    context: *mut ibv_context,
-    attributes: *mut ibv_alloc_dm_attr,
-) -> *mut ibv_dm {
-    // SAFETY: the caller's contract; the address of this thread's errno.
-    unsafe {
-        match extended_call!(context, alloc_dm) {
-            Some(call) => call(context, attributes),
-            None => {
-                *libc::__errno_location() = libc::EOPNOTSUPP;
-                ptr::null_mut()
-            }
-        }
-    }
-}
-
-/// # Safety
-/// `ibv_free_dm`, on the page of [`ibv_alloc_dm`].
-pub(super) unsafe fn ibv_free_dm(buffer: *mut ibv_dm) -> c_int {
-    // SAFETY: the caller's contract.
-    unsafe {
-        match extended_call!((*buffer).context, free_dm) {
-            Some(call) => call(buffer),
-            None => libc::EOPNOTSUPP,
-        }
-    }
-}
-
-/// # Safety
-/// `ibv_reg_dm_mr`, on the page of [`ibv_alloc_dm`].
-pub(super) unsafe fn ibv_reg_dm_mr(
-    domain: *mut ibv_pd,
-    buffer: *mut ibv_dm,
-    offset: u64,
-    bytes: usize,
-    access: c_uint,
-) -> *mut ibv_mr {
-    // SAFETY: the caller's contract; the address of this thread's errno.
-    unsafe {
-        match extended_call!((*domain).context, reg_dm_mr) {
-            Some(call) => call(domain, buffer, offset, bytes, access),
-            None => {
-                *libc::__errno_location() = libc::EOPNOTSUPP;
-                ptr::null_mut()
-            }
-        }
-    }
-}
-
-/// # Safety
-/// [`ibv_modify_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_modify_cq.3.html).
-pub(super) unsafe fn ibv_modify_cq(
-    queue: *mut ibv_cq,
-    attributes: *mut ibv_modify_cq_attr,
-) -> c_int {
-    // SAFETY: the caller's contract.
-    unsafe {
-        match extended_call!((*queue).context, modify_cq) {
-            Some(call) => call(queue, attributes),
-            None => libc::EOPNOTSUPP,
-        }
-    }
-}
-
-/// # Safety
-/// [`ibv_create_cq_ex(3)`](https://man7.org/linux/man-pages/man3/ibv_create_cq_ex.3.html).
-pub(super) unsafe fn ibv_create_cq_ex(
-    context: *mut ibv_context,
-    init: *mut ibv_cq_init_attr_ex,
-) -> *mut ibv_cq_ex {
-    // SAFETY: the caller's contract; the address of this thread's errno.
-    unsafe {
-        match extended_call!(context, create_cq_ex) {
-            Some(call) => call(context, init),
-            None => {
-                *libc::__errno_location() = libc::EOPNOTSUPP;
-                ptr::null_mut()
-            }
-        }
-    }
-}
-
-/// Declares inline functions that go through the extended part of a context.
-macro_rules! extended_functions {
-    ($($(#[$doc:meta])* fn $name:ident = $call:ident($($argument:ident: $type:ty),*) -> $result:ty,
-        by $context:expr, else $absent:expr;)*) => {$(
+/// Declares inline functions that go through the context's table.
+macro_rules! inline_functions {
+    ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty
+        = $call:expr, else $absent:expr;)*) => {$(
         $(#[$doc])*
         pub(super) unsafe fn $name($($argument: $type),*) -> $result {
             // SAFETY: the caller's contract; the address of this thread's errno.
             unsafe {
-                match extended_call!($context, $call) {
+                match $call {
                     Some(call) => call($($argument),*),
                     None => {
                         *libc::__errno_location() = libc::EOPNOTSUPP;
@@ -293,45 +127,66 @@ macro_rules! extended_functions {
     )*};
 }
 
-extended_functions! {
+inline_functions! {
     /// # Safety
-    /// [`ibv_alloc_td(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_td.3.html).
-    fn ibv_alloc_td = alloc_td(context: *mut ibv_context, init: *mut ibv_td_init_attr)
-        -> *mut ibv_td, by context, else ptr::null_mut();
+    /// [`ibv_alloc_mw(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_mw.3.html).
+    fn ibv_alloc_mw(domain: *mut ibv_pd, kind: c_uint) -> *mut ibv_mw
+        = (*(*domain).context).ops.alloc_mw, else ptr::null_mut();
     /// # Safety
-    /// `ibv_dealloc_td`, on the page of [`ibv_alloc_td`].
-    fn ibv_dealloc_td = dealloc_td(thread: *mut ibv_td) -> c_int,
-        by (*thread).context, else libc::EOPNOTSUPP;
+    /// `ibv_dealloc_mw`, on the page of [`ibv_alloc_mw`].
+    fn ibv_dealloc_mw(window: *mut ibv_mw) -> c_int
+        = (*(*window).context).ops.dealloc_mw, else libc::EOPNOTSUPP;
     /// # Safety
-    /// [`ibv_alloc_parent_domain(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_parent_domain.3.html).
-    fn ibv_alloc_parent_domain = alloc_parent_domain(context: *mut ibv_context, init: *mut ibv_parent_domain_init_attr)
-        -> *mut ibv_pd, by context, else ptr::null_mut();
+    /// [`ibv_bind_mw(3)`](https://man7.org/linux/man-pages/man3/ibv_bind_mw.3.html), for a window of
+    /// type 1.
+    fn ibv_bind_mw(pair: *mut ibv_qp, window: *mut ibv_mw, request: *mut ibv_mw_bind) -> c_int
+        = (*(*window).context).ops.bind_mw, else libc::EOPNOTSUPP;
+    /// # Safety
+    /// [`ibv_query_rt_values_ex(3)`](https://man7.org/linux/man-pages/man3/ibv_query_rt_values_ex.3.html).
+    fn ibv_query_rt_values_ex(context: *mut ibv_context, values: *mut ibv_values_ex) -> c_int
+        = extended_call!(context, query_rt_values), else libc::EOPNOTSUPP;
+    /// # Safety
+    /// [`ibv_alloc_dm(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_dm.3.html).
+    fn ibv_alloc_dm(context: *mut ibv_context, attributes: *mut ibv_alloc_dm_attr) -> *mut ibv_dm
+        = extended_call!(context, alloc_dm), else ptr::null_mut();
+    /// # Safety
+    /// `ibv_free_dm`, on the page of [`ibv_alloc_dm`].
+    fn ibv_free_dm(buffer: *mut ibv_dm) -> c_int
+        = extended_call!((*buffer).context, free_dm), else libc::EOPNOTSUPP;
+    /// # Safety
+    /// `ibv_reg_dm_mr`, on the page of [`ibv_alloc_dm`].
+    fn ibv_reg_dm_mr(domain: *mut ibv_pd, buffer: *mut ibv_dm, offset: u64, bytes: usize, access: c_uint)
+        -> *mut ibv_mr = extended_call!((*domain).context, reg_dm_mr), else ptr::null_mut();
+    /// # Safety
+    /// [`ibv_create_cq_ex(3)`](https://man7.org/linux/man-pages/man3/ibv_create_cq_ex.3.html).
+    fn ibv_create_cq_ex(context: *mut ibv_context, init: *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex
+        = extended_call!(context, create_cq_ex), else ptr::null_mut();
     /// # Safety
     /// [`ibv_open_xrcd(3)`](https://man7.org/linux/man-pages/man3/ibv_open_xrcd.3.html).
-    fn ibv_open_xrcd = open_xrcd(context: *mut ibv_context, init: *mut ibv_xrcd_init_attr)
-        -> *mut ibv_xrcd, by context, else ptr::null_mut();
+    fn ibv_open_xrcd(context: *mut ibv_context, init: *mut ibv_xrcd_init_attr) -> *mut ibv_xrcd
+        = extended_call!(context, open_xrcd), else ptr::null_mut();
     /// # Safety
     /// `ibv_close_xrcd`, on the page of [`ibv_open_xrcd`].
-    fn ibv_close_xrcd = close_xrcd(domain: *mut ibv_xrcd) -> c_int,
-        by (*domain).context, else libc::EOPNOTSUPP;
+    fn ibv_close_xrcd(domain: *mut ibv_xrcd) -> c_int
+        = extended_call!((*domain).context, close_xrcd), else libc::EOPNOTSUPP;
     /// # Safety
     /// [`ibv_create_srq_ex(3)`](https://man7.org/linux/man-pages/man3/ibv_create_srq_ex.3.html), not
     /// for a plain queue.
-    fn ibv_create_srq_ex = create_srq_ex(context: *mut ibv_context, init: *mut ibv_srq_init_attr_ex)
-        -> *mut ibv_srq, by context, else ptr::null_mut();
+    fn ibv_create_srq_ex(context: *mut ibv_context, init: *mut ibv_srq_init_attr_ex) -> *mut ibv_srq
+        = extended_call!(context, create_srq_ex), else ptr::null_mut();
     /// # Safety
     /// [`ibv_get_srq_num(3)`](https://man7.org/linux/man-pages/man3/ibv_get_srq_num.3.html).
-    fn ibv_get_srq_num = get_srq_num(queue: *mut ibv_srq, number: *mut u32) -> c_int,
-        by (*queue).context, else libc::EOPNOTSUPP;
+    fn ibv_get_srq_num(queue: *mut ibv_srq, number: *mut u32) -> c_int
+        = extended_call!((*queue).context, get_srq_num), else libc::EOPNOTSUPP;
     /// # Safety
     /// [`ibv_create_qp_ex(3)`](https://man7.org/linux/man-pages/man3/ibv_create_qp_ex.3.html), with
     /// more than a protection domain.
-    fn ibv_create_qp_ex = create_qp_ex(context: *mut ibv_context, init: *mut ibv_qp_init_attr_ex)
-        -> *mut ibv_qp, by context, else ptr::null_mut();
+    fn ibv_create_qp_ex(context: *mut ibv_context, init: *mut ibv_qp_init_attr_ex) -> *mut ibv_qp
+        = extended_call!(context, create_qp_ex), else ptr::null_mut();
     /// # Safety
     /// [`ibv_open_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_open_qp.3.html).
-    fn ibv_open_qp = open_qp(context: *mut ibv_context, open: *mut ibv_qp_open_attr)
-        -> *mut ibv_qp, by context, else ptr::null_mut();
+    fn ibv_open_qp(context: *mut ibv_context, open: *mut ibv_qp_open_attr) -> *mut ibv_qp
+        = extended_call!(context, open_qp), else ptr::null_mut();
 }
 
 /// `__VERBS_ABI_IS_EXTENDED`.

@@ -8,7 +8,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use libc::{pthread_cond_t, pthread_mutex_t};
 
 use super::attributes::*;
-use crate::abi::{BindInfo, PollAttributes, RecvWr, SendWr, Sge, Wc};
+use crate::abi::{BindInfo, PollAttributes, RecvWr, SendWr, Wc};
 
 /// Declares structures, and a comparison of each with the one that is generated from the header.
 macro_rules! structures {
@@ -151,7 +151,7 @@ structures! {
         dealloc_dmah: Unused,
         alloc_dmah: Unused,
         query_port: Option<unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr, usize) -> c_int>,
-        advise_mr: Option<unsafe extern "C" fn(*mut ibv_pd, c_uint, u32, *mut Sge, u32) -> c_int>,
+        advise_mr: Unused,
         alloc_null_mr: Unused,
         read_counters: Unused,
         attach_counters_point_flow: Unused,
@@ -164,10 +164,10 @@ structures! {
         destroy_flow_action: Unused,
         create_flow_action_esp: Unused,
         modify_qp_rate_limit: Unused,
-        alloc_parent_domain: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_parent_domain_init_attr) -> *mut ibv_pd>,
-        dealloc_td: Option<unsafe extern "C" fn(*mut ibv_td) -> c_int>,
-        alloc_td: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_td_init_attr) -> *mut ibv_td>,
-        modify_cq: Option<unsafe extern "C" fn(*mut ibv_cq, *mut ibv_modify_cq_attr) -> c_int>,
+        alloc_parent_domain: Unused,
+        dealloc_td: Unused,
+        alloc_td: Unused,
+        modify_cq: Unused,
         post_srq_ops: Unused,
         destroy_rwq_ind_table: Unused,
         create_rwq_ind_table: Unused,
@@ -208,11 +208,6 @@ structures! {
         handle: u32,
         lkey: u32,
         rkey: u32,
-    }
-
-    /// A thread domain.
-    ibv_td {
-        context: *mut ibv_context,
     }
 
     /// Memory of a device.
@@ -282,16 +277,16 @@ structures! {
         read_byte_len: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> u32>,
         read_imm_data: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> u32>,
         read_qp_num: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> u32>,
-        read_src_qp: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> u32>,
+        read_src_qp: Unused,
         read_wc_flags: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> c_uint>,
-        read_slid: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> u32>,
-        read_sl: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> u8>,
-        read_dlid_path_bits: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> u8>,
+        read_slid: Unused,
+        read_sl: Unused,
+        read_dlid_path_bits: Unused,
         read_completion_ts: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> u64>,
-        read_cvlan: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> u16>,
-        read_flow_tag: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> u32>,
+        read_cvlan: Unused,
+        read_flow_tag: Unused,
         read_tm_info: Unused,
-        read_completion_wallclock_ns: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> u64>,
+        read_completion_wallclock_ns: Unused,
     }
 
     /// A shared receive queue.

@@ -1,0 +1,172 @@
+//! The parts that other crates add to a node, and what such a part sees of its node.
+#![forbid(unsafe_code)]
+
+use std::{
+    any::{Any, TypeId, type_name},
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use ibex_base::Address;
+use ibex_base::tls::TlsCredentials;
+use ibex_transport::runtime::{Driver, Runtime, has_membarrier};
+
+use super::NodeBuilder;
+use crate::{
+    ListenError, PeerId,
+    meeting::listener::FailureCounts,
+    stats::{NodeStats, SlowMessage},
+};
+
+/// A part that a crate adds to a node. It starts last of the node, and is dropped once the node is
+/// closed. [`ExtendNode::part`](crate::extend::ExtendNode::part) finds it meanwhile.
+///
+/// A node has one part of each type. A child of `fork` that drops its copy of the node drops the
+/// part too: [`fork::is_child`](crate::extend::fork::is_child) says so.
+///
+/// ```
+/// use ibex_core::{Node, extend::{ExtendNode, NodePart, NodeView}};
+///
+/// struct Watcher(NodeView);
+///
+/// # fn main() -> Result<(), ibex_core::ListenError> {
+/// let part = NodePart::new(|view| Ok(Some(Watcher(view))));
+/// let node = part.add_to(Node::builder().name("primary")).build()?;
+/// let Watcher(view) = node.part().expect("it has started");
+/// assert_eq!(view.stats().name.as_deref(), Some("primary"));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct NodePart {
+    kind: TypeId,
+    name: &'static str,
+    times_messages: bool,
+    start: Arc<Start>,
+}
+
+type Start =
+    dyn Fn(NodeView) -> Result<Option<Box<dyn Any + Send + Sync>>, ListenError> + Send + Sync;
+
+impl NodePart {
+    /// Makes a part of what starts it. A node whose part is `None` does without it; a node whose part
+    /// fails is not made.
+    pub fn new<T: Any + Send + Sync>(
+        start: impl Fn(NodeView) -> Result<Option<T>, ListenError> + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            kind: TypeId::of::<T>(),
+            name: type_name::<T>(),
+            times_messages: false,
+            start: Arc::new(move |view| Ok(start(view)?.map(|part| Box::new(part) as _))),
+        }
+    }
+
+    /// Makes the node take times of messages, for [`NodeView::slow_messages`]. Each message costs it
+    /// two to four looks at the clock.
+    #[must_use]
+    pub fn with_times_of_messages(self) -> Self {
+        Self {
+            times_messages: true,
+            ..self
+        }
+    }
+
+    /// Adds the part to a node, in place of an earlier one of its type.
+    pub fn add_to(self, mut builder: NodeBuilder) -> NodeBuilder {
+        let parts = &mut builder.settings.parts;
+        parts.retain(|part| part.kind != self.kind);
+        parts.push(self);
+        builder
+    }
+
+    pub(super) fn times_messages(&self) -> bool {
+        self.times_messages
+    }
+
+    /// Starts the part of a node.
+    pub(super) fn start(
+        &self,
+        view: NodeView,
+    ) -> Result<Option<Box<dyn Any + Send + Sync>>, ListenError> {
+        (self.start)(view)
+    }
+}
+
+impl fmt::Debug for NodePart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// What a [`NodePart`] sees of its node, at any time and from any thread. It does not keep the node
+/// open. It keeps the node's memory, so a part drops it when it is dropped itself.
+pub struct NodeView {
+    pub(super) name: Option<Arc<str>>,
+    pub(super) id: PeerId,
+    pub(super) address: Option<Address>,
+    pub(super) failures: Arc<FailureCounts>,
+    pub(super) driver: Driver,
+    pub(super) credentials: Option<Arc<dyn TlsCredentials>>,
+    pub(super) runtime: Arc<Runtime>,
+    pub(super) environment: Vec<(&'static str, String)>,
+    pub(super) began: Instant,
+}
+
+impl NodeView {
+    /// Returns the node's name, as [`Node::name`](crate::Node::name) does.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// Returns the variables that replaced what the program said, as
+    /// [`Node::environment`](crate::Node::environment) does.
+    #[must_use]
+    pub fn environment(&self) -> &[(&'static str, String)] {
+        &self.environment
+    }
+
+    /// Returns how long ago the node was made.
+    #[must_use]
+    pub fn age(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// Returns what turns the node's engines.
+    #[must_use]
+    pub fn runtime(&self) -> &Arc<Runtime> {
+        &self.runtime
+    }
+
+    /// Returns what the node has counted, as [`Node::stats`](crate::Node::stats) does.
+    #[must_use]
+    pub fn stats(&self) -> NodeStats {
+        NodeStats::new(
+            self.name().map(str::to_owned),
+            self.id,
+            (self.address, &self.failures),
+            self.driver,
+            has_membarrier(),
+            self.credentials.as_ref().map(|keys| keys.stats()),
+            (self.runtime.stats(), self.runtime.state().histograms()),
+        )
+    }
+
+    /// Returns the slowest messages of the last minute, as
+    /// [`Node::slow_messages`](crate::Node::slow_messages) does.
+    #[must_use]
+    pub fn slow_messages(&self) -> Vec<SlowMessage> {
+        let slowest = self.runtime.state().slow_messages().into_iter();
+        slowest.map(SlowMessage::from).collect()
+    }
+}
+
+impl fmt::Debug for NodeView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NodeView")
+            .field("name", &self.name())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,442 @@
+//! The state of a caller of one service: its two channels, and the calls that are under way on them.
+//!
+//! No thread or task stands between a reply and its call. The thread or task that is woken takes in
+//! all replies and hands each to its call.
+//!
+//! A thread that waits in a call receives as from any channel, and gives replies of other calls to
+//! those. If no thread waits, the caller's waker does the same at once; the engine calls it when a
+//! frame has come.
+
+mod conditions;
+mod held_slots;
+
+use std::{
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Poll, Wake, Waker},
+    time::{Duration, Instant},
+};
+
+use ibex_core::{
+    Driver, Role,
+    extend::{
+        CallTimes, ChannelError, RawMessage, ReceiveHandle, SendHandle, SessionShared, fork,
+        parking::{Attended, Patience, Ticket},
+    },
+};
+
+use self::{
+    conditions::{FrameArrival, Turn},
+    held_slots::HeldSlots,
+};
+use crate::{
+    caller::{
+        caller_ref::CallerRef,
+        slots::{ArrivedFrame, CallKey, NextFrame, Slots},
+    },
+    error::RepliesOver,
+    frame::{FrameBody, header_of},
+    header::{CallId, Header, Kind, MalformedCallFrame},
+    outbox::Outbox,
+    waiter::Waiter,
+};
+
+/// See the module.
+pub(crate) struct CallerState {
+    pub(crate) service: String,
+    pub(crate) session: Arc<SessionShared>,
+    pub(crate) outbox: Outbox,
+    inbox: Attended<ReplyChannel>,
+    /// The receiving end, as the session numbers it.
+    inbox_end: u32,
+    /// The calls. If the waker is called while a thread holds them, that thread handles it.
+    slots: Attended<Slots>,
+    waker: Waker,
+    /// True if the waker is left at the receiving end and was not called since. The flag is set
+    /// before the waker is left, so that a call in between is not forgotten. The inbox's holder
+    /// writes it, and a call of the waker does, which then attends to the inbox: that shows the
+    /// holder what the call wrote.
+    is_registered: AtomicBool,
+    /// The waker is left at the session, to be called when the peer drains.
+    drains: Option<Ticket>,
+    /// Takes the times of the calls, if somebody wants to know them.
+    pub(crate) times: Option<Arc<CallTimes>>,
+}
+
+/// The receiving end and its waker.
+struct ReplyChannel {
+    handle: ReceiveHandle,
+    is_over: bool,
+    /// Messages that came since the replies held here were last copied out.
+    messages: u64,
+    bytes: u64,
+}
+
+/// Settings of a caller.
+pub(crate) struct CallerLimits {
+    pub(crate) max_in_flight: u32,
+    pub(crate) open_timeout: Duration,
+}
+
+/// The waker of a caller.
+struct CallerWaker(Weak<CallerState>);
+
+impl Wake for CallerWaker {
+    fn wake(self: Arc<Self>) {
+        if let Some(state) = self.0.upgrade() {
+            state.wake();
+        }
+    }
+}
+
+impl CallerState {
+    pub(crate) fn open(
+        requests: SendHandle,
+        replies: ReceiveHandle,
+        settings: &CallerLimits,
+    ) -> CallerRef {
+        let session = requests.session().clone();
+        let times = session.node().call_times(Role::Sender, requests.name());
+        let state = Arc::new_cyclic(|state| {
+            let waker = Waker::from(Arc::new(CallerWaker(state.clone())));
+            let drains = Some(session.wake_when_peer_drains(&waker));
+            Self {
+                service: requests.name().to_owned(),
+                outbox: Outbox::new(
+                    Some(requests),
+                    session.clone(),
+                    waker.clone(),
+                    // A cancellation for each call under way, and some credit for each.
+                    4 * settings.max_in_flight as usize,
+                    settings.open_timeout,
+                ),
+                session,
+                inbox_end: replies.number(),
+                inbox: Attended::new(ReplyChannel {
+                    handle: replies,
+                    is_over: false,
+                    messages: 0,
+                    bytes: 0,
+                }),
+                slots: Attended::new(Slots::new(settings.max_in_flight)),
+                waker,
+                is_registered: AtomicBool::new(false),
+                drains,
+                times,
+            }
+        });
+        CallerRef::new(state)
+    }
+
+    /// Frees the names of both channels when the last clone of the caller was dropped. A new caller
+    /// may take them, although a waker may still hold this state.
+    pub(crate) fn free_names(&self) {
+        self.session.free_name(self.inbox_end);
+        self.outbox.free_name();
+    }
+
+    pub(crate) fn slots(&self) -> HeldSlots<'_> {
+        HeldSlots {
+            state: self,
+            slots: Some(self.slots.hold()),
+        }
+    }
+
+    pub(crate) fn peer_name(&self) -> String {
+        self.session.peer_name()
+    }
+
+    /// Returns whether no more calls are sent.
+    #[cfg(feature = "tower")]
+    pub(crate) fn is_over(&self) -> bool {
+        self.session.peer_drains() || self.slots().over().is_some()
+    }
+
+    // ---- Arriving frames -------------------------------------------------------------
+
+    /// Handles a call of the waker, unless a thread, possibly this one, holds the slots. Then the
+    /// holder does.
+    fn wake(&self) {
+        self.slots.when_free(|| self.woken());
+    }
+
+    /// Handles a call of the waker: frames have come, notices have room, a deadline has passed, or
+    /// the peer drains.
+    fn woken(&self) {
+        self.is_registered.store(false, Ordering::Relaxed);
+        self.take_in_if_free();
+        if self.session.peer_drains() {
+            let wakers = self.slots().unsent();
+            wakers.into_iter().for_each(Waker::wake);
+        }
+        self.outbox.has_room();
+        self.expire();
+    }
+
+    /// Hands out all frames that have come. If a task waits, the caller's waker is called when the
+    /// next frame comes.
+    fn take_in(&self, inbox: &mut ReplyChannel) {
+        self.take_in_by(inbox, ReceiveHandle::poll_receive_at_once);
+    }
+
+    /// Takes in as [`take_in`](Self::take_in) does, by the given poll.
+    fn take_in_by(
+        &self,
+        inbox: &mut ReplyChannel,
+        poll: fn(&mut ReceiveHandle, &Waker) -> Poll<Result<RawMessage, ChannelError>>,
+    ) {
+        self.hand_out(inbox);
+        while !inbox.is_over && !self.is_registered() && self.slots().is_waited_for() {
+            // Takes back an older waker: it may not be called for messages behind those that were
+            // taken.
+            inbox.handle.leave();
+            self.is_registered.store(true, Ordering::Relaxed);
+            let polled = poll(&mut inbox.handle, &self.waker);
+            if let Poll::Ready(received) = polled {
+                self.is_registered.store(false, Ordering::Relaxed);
+                self.received(inbox, received);
+            }
+        }
+    }
+
+    fn is_registered(&self) -> bool {
+        self.is_registered.load(Ordering::Relaxed)
+    }
+
+    fn hand_out(&self, inbox: &mut ReplyChannel) {
+        while !inbox.is_over && !fork::is_child() {
+            match inbox.handle.poll() {
+                Ok(None) => break,
+                Ok(Some(raw)) => self.received(inbox, Ok(raw)),
+                Err(error) => self.received(inbox, Err(error)),
+            }
+        }
+    }
+
+    /// Takes in a message or an error.
+    fn received(&self, inbox: &mut ReplyChannel, received: Result<RawMessage, ChannelError>) {
+        match received {
+            Ok(raw) => {
+                inbox.counts(&raw, self);
+                if let Some(arrived) = self.parse(raw) {
+                    self.deliver(arrived);
+                }
+            }
+            Err(error) if error.spares_channel() => {}
+            Err(error) => {
+                inbox.is_over = true;
+                self.end(match self.session.peer_has_drained() {
+                    true => RepliesOver::Drained,
+                    false => RepliesOver::of(error, &self.service, &self.peer_name()),
+                });
+            }
+        }
+    }
+
+    /// Ends all calls that have no answer here yet.
+    fn end(&self, over: RepliesOver) {
+        let wakers = self.slots().end(over);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    fn parse(&self, raw: RawMessage) -> Option<ArrivedFrame> {
+        let header = header_of(&raw).and_then(|header| match header.kind {
+            Kind::Drained if header != Header::DRAINED => Err(MalformedCallFrame::Direction),
+            kind if kind.is_for_service() => Err(MalformedCallFrame::Direction),
+            _ => Ok(header),
+        });
+        match header {
+            Ok(header) => Some(ArrivedFrame {
+                header,
+                body: FrameBody::InPlace(raw),
+            }),
+            Err(malformed) => {
+                let peer = self.session.peer().address;
+                tracing::debug!(service = self.service, %peer, %malformed, "a frame is dropped");
+                self.slots().count_stray();
+                None
+            }
+        }
+    }
+
+    fn deliver(&self, arrived: ArrivedFrame) {
+        if arrived.header.kind == Kind::Drained {
+            return self.end(RepliesOver::Drained);
+        }
+        let wake = self.slots().deliver(arrived);
+        if let Some(waker) = wake.waker
+            && !wake.is_polled
+        {
+            waker.wake();
+        }
+    }
+
+    /// Wakes the calls whose time is over.
+    fn expire(&self) {
+        let (late, next) = self.slots().expire(Instant::now());
+        late.into_iter().for_each(Waker::wake);
+        if let Some(next) = next {
+            self.session.wake_at(next, &self.waker);
+        }
+    }
+
+    // ---- Waiting -----------------------------------------------------------------------
+
+    /// Waits in a thread for the next frame of a call. Pending if none has come by `deadline`.
+    pub(crate) fn wait_for_frame(
+        &self,
+        key: CallKey,
+        id: CallId,
+        deadline: Option<Instant>,
+    ) -> Poll<NextFrame> {
+        let Some(mut inbox) = self.inbox.try_hold() else {
+            let arrival = FrameArrival { state: self, key };
+            return Waiter::Thread(deadline).poll(&self.session, arrival);
+        };
+        let next = self.receive_until(&mut inbox, key, id, deadline);
+        // The wait of a thread disarms what the registered waker needs.
+        self.is_registered.store(false, Ordering::Relaxed);
+        let others_wait = self.slots().is_waited_for();
+        self.inbox.leave(inbox, |inbox| self.take_in(inbox));
+        if others_wait {
+            self.inbox.attend(|inbox| self.take_in(inbox));
+        }
+        next
+    }
+
+    /// Receives for all calls until this call has a frame.
+    fn receive_until(
+        &self,
+        inbox: &mut ReplyChannel,
+        key: CallKey,
+        id: CallId,
+        deadline: Option<Instant>,
+    ) -> Poll<NextFrame> {
+        loop {
+            if let Some(next) = self.slots().next_frame(key) {
+                return Poll::Ready(next);
+            }
+            match inbox.handle.receive(Patience::Until(deadline)) {
+                Ok(raw) => {
+                    inbox.counts(&raw, self);
+                    match self.parse(raw) {
+                        // The call's entry holds no frame, so this frame is the call's next one.
+                        Some(arrived) if arrived.header.id == id => {
+                            return Poll::Ready(Ok(arrived));
+                        }
+                        Some(arrived) => self.deliver(arrived),
+                        None => {}
+                    }
+                }
+                Err(error) if error.is_transient() => return Poll::Pending,
+                Err(error) => self.received(inbox, Err(error)),
+            }
+        }
+    }
+
+    /// Polls for the next frame of a call. If there is none, the call's task is woken when one
+    /// comes or the deadline passes.
+    pub(crate) fn poll_frame(
+        &self,
+        key: CallKey,
+        waker: &Waker,
+        deadline: Option<Instant>,
+    ) -> Poll<NextFrame> {
+        let _before = {
+            let mut slots = self.slots();
+            if let Some(next) = slots.next_frame(key) {
+                return Poll::Ready(next);
+            }
+            slots.begin_poll(key);
+            slots.set_waker(key, Some(waker))
+        };
+        self.inbox.attend(|inbox| {
+            if self.is_registered() && self.session.node().driver() == Driver::Caller {
+                // If callers turn the engine, a poll runs a turn.
+                let received = inbox.handle.receive(Patience::None);
+                self.received(inbox, received);
+            }
+            // This runs in a task, so the poll may spin for a moment.
+            self.take_in_by(inbox, ReceiveHandle::poll_receive);
+        });
+        let next = self.slots().end_poll(key);
+        if next.is_none() {
+            self.wake_by(deadline);
+        }
+        next.map_or(Poll::Pending, Poll::Ready)
+    }
+
+    /// Waits until the call may be sent; `None` if no call will be.
+    pub(crate) fn poll_turn(
+        &self,
+        key: CallKey,
+        waiter: Waiter<'_>,
+        deadline: Option<Instant>,
+    ) -> Poll<Option<CallId>> {
+        let turn = waiter.poll(&self.session, Turn { state: self, key });
+        if turn.is_pending() && matches!(waiter, Waiter::Task(_)) {
+            self.wake_by(deadline);
+        }
+        turn
+    }
+
+    /// Has the task of a call that waits for room woken at its deadline.
+    pub(crate) fn wake_late(&self, key: CallKey, waker: &Waker, deadline: Option<Instant>) {
+        let _before = self.slots().set_waker(key, Some(waker));
+        self.wake_by(deadline);
+    }
+
+    fn wake_by(&self, deadline: Option<Instant>) {
+        if let Some(deadline) = deadline
+            && self.slots().wants_alarm(deadline)
+        {
+            self.session.wake_at(deadline, &self.waker);
+        }
+    }
+
+    pub(crate) fn take_in_if_free(&self) {
+        self.inbox.attend(|inbox| self.take_in(inbox));
+    }
+}
+
+impl ReplyChannel {
+    /// Messages or bytes after which replies are copied out of the channel: half a window. A reply
+    /// that stays where it lies stops the channel, and with it all calls, once the window behind it
+    /// is full.
+    #[inline]
+    fn counts(&mut self, raw: &RawMessage, state: &CallerState) {
+        // The registered waker may be about to be called for this message alone, and not for a
+        // later one.
+        state.is_registered.store(false, Ordering::Relaxed);
+        self.messages += 1;
+        self.bytes += raw.bytes().len() as u64;
+        if self.messages >= CHECK_EVERY || self.bytes >= CHECK_EVERY_BYTES {
+            self.check_window(state);
+        }
+    }
+
+    #[cold]
+    fn check_window(&mut self, state: &CallerState) {
+        let Some(window) = self.handle.window() else {
+            return;
+        };
+        if self.messages >= window.messages / 4 || self.bytes >= window.bytes / 4 {
+            self.messages = 0;
+            self.bytes = 0;
+            state.slots().copy_out();
+        }
+    }
+}
+
+/// No window is smaller than four times these.
+const CHECK_EVERY: u64 = 64;
+const CHECK_EVERY_BYTES: u64 = 16 << 10;
+
+impl Drop for CallerState {
+    fn drop(&mut self) {
+        self.session.leave_peer_drains(&mut self.drains);
+        self.inbox.attend(|inbox| inbox.handle.leave());
+    }
+}

@@ -1,0 +1,226 @@
+//! The call that a request is of, and its answers on their way.
+
+use std::{
+    future::poll_fn,
+    sync::{Arc, atomic::Ordering},
+    task::{Context, Poll, ready},
+    time::Instant,
+};
+
+use ibex_core::{
+    SendError,
+    extend::{CallTime, parking::Ticket},
+};
+
+use super::caller_wait::CallerWait;
+use crate::{
+    error::Refused,
+    error::answers as errors,
+    frame::{Content, FrameBody},
+    header::{CallId, Header, Kind},
+    no_reply::NoReply,
+    outbox::Unsent,
+    service::client::Client,
+    waiter::Waiter,
+};
+
+/// The call that a request is of.
+pub(crate) struct Call {
+    pub(crate) client: Arc<Client>,
+    pub(super) id: CallId,
+    pub(super) is_stream: bool,
+    pub(super) deadline: Option<Instant>,
+    /// A handler got it.
+    pub(super) has_begun: bool,
+    /// True once the request was answered or given back.
+    pub(super) is_over: bool,
+    /// What the caller hears if there is no answer.
+    no_reply: NoReply,
+    /// The time of the handling, if somebody wants to know it.
+    time: Option<CallTime>,
+}
+
+/// A request that waits for a handler, not yet decoded.
+pub(crate) struct ArrivedRequest {
+    pub(crate) call: Call,
+    pub(crate) body: FrameBody,
+    /// The bytes that were copied out while it waits.
+    pub(crate) copied_bytes: usize,
+}
+
+impl Call {
+    pub(crate) fn new(client: Arc<Client>, header: &Header, deadline: Option<Instant>) -> Self {
+        // COUNTED, pairs with `Runtime::begin_drain`: `is_draining` is read after this.
+        client.service.in_progress.fetch_add(1, Ordering::SeqCst);
+        Self {
+            time: CallTime::start(client.service.times.as_ref()),
+            client,
+            id: header.id,
+            is_stream: header.kind == Kind::Stream,
+            deadline,
+            has_begun: false,
+            is_over: false,
+            no_reply: NoReply::Dropped,
+        }
+    }
+
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.client.is_cancelled(self.id) || {
+            self.client.service.attend();
+            self.client.is_cancelled(self.id)
+        }
+    }
+
+    /// Returns whether the caller has forgotten the call, so that it could not use an answer. A
+    /// passed deadline alone does not count.
+    pub(super) fn is_dropped_by_caller(&self) -> bool {
+        self.client.is_dropped(self.id)
+    }
+
+    pub(super) fn poll_cancelled(&self, context: &mut Context<'_>) -> Poll<()> {
+        self.client.set_waker(self.id, Some(context.waker()));
+        match self.is_cancelled() {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }
+    }
+
+    /// Sends an item of a stream. Waits while the caller has as many items as it takes, and while
+    /// the channel of replies is full.
+    #[inline]
+    pub(super) fn send_item(&self, item: impl Content) -> Result<(), SendError> {
+        let waiter = Waiter::Thread(self.deadline);
+        match ItemWait::of(self).poll_send(waiter, item) {
+            Poll::Ready(sent) => sent,
+            Poll::Pending => Err(errors::cancelled()),
+        }
+    }
+
+    /// Sends an item of a stream, for a task.
+    pub(super) async fn send_item_async(&self, item: impl Content) -> Result<(), SendError> {
+        let mut wait = ItemWait::of(self);
+        poll_fn(|context| wait.poll_send(Waiter::Task(context.waker()), item)).await
+    }
+
+    /// Uses the credit of an item up if it was sent, and keeps the error if it was not.
+    pub(super) fn item_sent(&mut self, sent: Result<(), SendError>) -> Result<(), SendError> {
+        self.noted(sent)?;
+        self.client.use_credit(self.id);
+        Ok(())
+    }
+
+    /// Notes that no handler gets the request.
+    pub(crate) fn give_back(mut self, reason: Refused) {
+        self.is_over = true;
+        if !self.is_dropped_by_caller() {
+            self.client.refuse(self.id, reason);
+        }
+    }
+
+    /// Returns whether the call is known to be over, without taking in what has arrived.
+    pub(crate) fn is_past(&self) -> bool {
+        self.client.is_cancelled(self.id)
+    }
+
+    /// Ends the call without waiting. A caller whose deadline has passed is told too; otherwise it
+    /// might conclude from the node's drain that no handler had the call.
+    pub(super) fn finish(&mut self, kind: Kind, code: u32, text: &str) {
+        self.is_over = true;
+        if !self.is_dropped_by_caller() {
+            let header = Header::new(self.id, kind).with_code(code);
+            self.client.notify(header, text.as_bytes().to_vec());
+        }
+    }
+
+    /// Keeps what an answer failed by, for the case that no other follows.
+    pub(super) fn noted(&mut self, sent: Result<(), SendError>) -> Result<(), SendError> {
+        self.no_reply = sent
+            .as_ref()
+            .map_or_else(NoReply::of, |()| NoReply::Dropped);
+        sent
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        if !self.is_over && !self.is_dropped_by_caller() {
+            let header = Header::new(self.id, Kind::Unanswered);
+            let header = header.with_count(self.no_reply.as_count());
+            self.client.notify(header, self.no_reply.to_bytes());
+        }
+        self.client.finish(self.id);
+        if let (true, Some(time)) = (self.has_begun, &self.time) {
+            time.note(&self.client.session);
+        }
+        let node = self.client.session.node();
+        if self.has_begun && node.is_draining() {
+            node.count_drained_call();
+        }
+        // ENDED, pairs with `ServiceState::running`: a thread that sees the lower count also
+        // sees what was said and counted before.
+        self.client
+            .service
+            .in_progress
+            .fetch_sub(1, Ordering::Release);
+        node.wake_drain();
+    }
+}
+
+/// The wait of a handler that sends an item.
+struct ItemWait<'a> {
+    call: &'a Call,
+    /// Present while the caller has as many items as it takes.
+    caller: Option<CallerWait<'a>>,
+    room: Option<Ticket>,
+}
+
+impl<'a> ItemWait<'a> {
+    fn of(call: &'a Call) -> Self {
+        Self {
+            call,
+            caller: None,
+            room: None,
+        }
+    }
+
+    /// Uses no credit up, since the item may yet fail.
+    #[inline]
+    fn poll_send(&mut self, waiter: Waiter<'_>, item: impl Content) -> Poll<Result<(), SendError>> {
+        let Call { client, id, .. } = self.call;
+        match client.credit(*id) {
+            Some(found) => found?,
+            None => {
+                self.caller.get_or_insert_with(|| CallerWait::on(client));
+                ready!(waiter.poll(&client.session, client.for_credit(*id)))?;
+            }
+        }
+        self.caller = None;
+        let header = || (!client.is_cancelled(*id)).then(|| Header::new(*id, Kind::Item));
+        let polled = client.outbox.send(waiter, &mut self.room, header, item);
+        if let (Poll::Pending, Waiter::Task(waker)) = (&polled, waiter) {
+            // A caller that does not take its replies may cancel, which wakes this task.
+            client.set_waker(*id, Some(waker));
+            if client.is_cancelled(*id) {
+                return Poll::Ready(Err(errors::cancelled()));
+            }
+        }
+        polled.map(sent)
+    }
+}
+
+impl Drop for ItemWait<'_> {
+    fn drop(&mut self) {
+        self.call.client.outbox.leave(&mut self.room);
+    }
+}
+
+/// Says what the sending of an answer means for its handler.
+pub(super) fn sent(sent: Result<(), Unsent>) -> Result<(), SendError> {
+    match sent {
+        Ok(()) => Ok(()),
+        // The caller's end is gone, and so is the caller that waits.
+        Err(Unsent::InVain) => Err(errors::cancelled()),
+        Err(Unsent::Failed(error)) if error.cause().is_some() => Err(errors::cancelled()),
+        Err(Unsent::Failed(error)) => Err(errors::of_answer(error)),
+    }
+}
