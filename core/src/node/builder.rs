@@ -91,7 +91,7 @@ use crate::{
 /// - Over shared memory there is no credit, a receiving end takes 4 *n*, and shared memory is counted at
 ///   its sender.
 /// - Over verbs, receive buffers take the place of the credit. With `trust_peers` each of
-///   `landing_blocks` takes 68 KiB more.
+///   `eager_blocks` takes 68 KiB more.
 /// - Over TCP and verbs, three of the longest messages take the place of 1.5 *U* if that is less.
 /// - 16 *W* is the worst case: a channel that holds messages of 64 to 128 KiB for long while others of
 ///   its session flow. With shorter messages, or alone in its session, it takes 2 *W*.

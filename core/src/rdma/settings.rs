@@ -279,7 +279,7 @@ settings! {
     /// when it has the message, and with the channel or the session.
     ///
     /// If a channel has messages between a receive buffer and 64 KiB, they go into
-    /// [blocks](Tuning::landing_blocks) that are granted before the messages are sent.
+    /// [blocks](Tuning::eager_blocks) that are granted before the messages are sent.
     pub fn trust_peers(mut self, trust: bool) -> Self {
         self.resources.grants_memory = trust;
         self.trusted = None;

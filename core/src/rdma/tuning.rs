@@ -24,7 +24,7 @@ use crate::setting::{SettingError, settings};
 ///
 /// | purpose | settings |
 /// |---|---|
-/// | receiving | [`shared_receives`](Self::shared_receives), [`receive_buffer_bytes`](Self::receive_buffer_bytes), [`session_credit`](Self::session_credit), [`landing_blocks`](Self::landing_blocks), [`immediate_data`](Self::immediate_data) |
+/// | receiving | [`shared_receives`](Self::shared_receives), [`receive_buffer_bytes`](Self::receive_buffer_bytes), [`session_credit`](Self::session_credit), [`eager_blocks`](Self::eager_blocks), [`immediate_data`](Self::immediate_data) |
 /// | sending | [`send_requests`](Self::send_requests), [`send_entries`](Self::send_entries), [`inline_bytes`](Self::inline_bytes), [`relaxed_ordering`](Self::relaxed_ordering) |
 /// | completions | [`completion_polling`](Self::completion_polling), [`completion_times`](Self::completion_times), [`completion_vector`](Self::completion_vector) |
 /// | packets and repair | [`path_mtu`](Self::path_mtu), [`timeout`](Self::timeout), [`retry_count`](Self::retry_count), [`min_rnr_timer`](Self::min_rnr_timer) |
@@ -68,10 +68,10 @@ settings! {
     /// A channel that has such messages has 8 blocks while it is used, and all channels of a
     /// session have at most 128. Each block takes 64 KiB and 192 bytes of locked memory. A message
     /// that finds no block waits for a round trip.
-    pub fn landing_blocks(blocks: u32);
+    pub fn eager_blocks(blocks: u32);
 
     /// Sets whether a write carries 32 bits of immediate data that announce it, which saves a
-    /// request for a message that goes into a [block](Self::landing_blocks).
+    /// request for a message that goes into a [block](Self::eager_blocks).
     #[default("the result of a test of the device")]
     /// The test runs when peers are trusted. Without immediate data, such a message is a write and
     /// a frame behind it. On soft-RoCE, 8 KiB there and a small message back then take 1.15 times

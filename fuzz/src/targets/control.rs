@@ -6,7 +6,7 @@
 use ibex_protocol::format::channel_window::ChannelWindow;
 use ibex_protocol::format::control::{Ask, ChannelSpec, CloseReason, Control, KnownReceiver, Role};
 use ibex_protocol::format::message_version::{MAX_OLDER_VERSIONS, MessageVersion};
-use ibex_protocol::transfer::eager_write::LandingId;
+use ibex_protocol::transfer::eager_write::EagerBlockId;
 use ibex_protocol::transfer::rendezvous::RemoteMemory;
 
 use crate::Seed;
@@ -142,18 +142,18 @@ pub(crate) fn seeds() -> Vec<Seed> {
             },
         ),
         (
-            "grant_landing",
-            Control::GrantLanding {
+            "grant_eager_block",
+            Control::GrantEagerBlock {
                 channel: 1,
-                landing: LandingId::from_word(0x0002_0001),
+                eager_block: EagerBlockId::from_word(0x0002_0001),
                 memory: RemoteMemory::new(0x7f00_0000_1000, 3, 1 << 16).expect("memory"),
             },
         ),
         (
-            "return_landing",
-            Control::ReturnLanding {
+            "return_eager_block",
+            Control::ReturnEagerBlock {
                 channel: 1,
-                landing: LandingId::from_word(0x0002_0001),
+                eager_block: EagerBlockId::from_word(0x0002_0001),
             },
         ),
         ("goodbye", Control::Goodbye { reason: None }),

@@ -18,7 +18,7 @@ use ibex_protocol::format::record::{
 use ibex_protocol::session::{
     Arrival, Body, DataPath, RecordSource, Run, Session, SessionConfig, SessionEvent, WireTerms,
 };
-use ibex_protocol::transfer::eager_write::{LANDING_BYTES, LANDING_MESSAGE_BYTES};
+use ibex_protocol::transfer::eager_write::{EAGER_BLOCK_BYTES, EAGER_BLOCK_MESSAGE_BYTES};
 use ibex_protocol::transfer::rendezvous::RemoteMemory;
 
 use crate::Seed;
@@ -148,9 +148,9 @@ struct Node {
     receiver: u32,
     ring: Ring,
     /// Bytes that arrived so far, modulo the alignment of arrival blocks.
-    landing_in: usize,
+    eager_block_in: usize,
     /// Bytes that were sent so far, modulo the alignment of arrival blocks.
-    landing_out: usize,
+    eager_block_out: usize,
     /// Counts of messages that arrived and were released at once.
     counters: Counters,
 }
@@ -188,8 +188,8 @@ impl Node {
             sender,
             receiver,
             ring,
-            landing_in: 0,
-            landing_out: 0,
+            eager_block_in: 0,
+            eager_block_out: 0,
             counters,
         }
     }
@@ -197,7 +197,7 @@ impl Node {
     fn gets_new_wires(&mut self) {
         self.session.suspend();
         self.session.resume(WIRES);
-        (self.landing_in, self.landing_out) = (0, 0);
+        (self.eager_block_in, self.eager_block_out) = (0, 0);
     }
 
     /// [Feeds](Self::feed) the session, and lets it send: its frames are well-formed, whatever it
@@ -220,11 +220,11 @@ impl Node {
                 return false;
             };
             let frame = &frame[..header.length as usize];
-            let Ok(arrival) = self.session.handle_frame(&header, frame, self.landing_in) else {
+            let Ok(arrival) = self.session.handle_frame(&header, frame, self.eager_block_in) else {
                 return false;
             };
             self.take(&header, arrival);
-            self.landing_in = (self.landing_in + header.padded_length()) % BLOCK_ALIGNMENT;
+            self.eager_block_in = (self.eager_block_in + header.padded_length()) % BLOCK_ALIGNMENT;
             bytes = behind;
         }
     }
@@ -255,8 +255,8 @@ impl Node {
             Arrival::Written { .. } => assert_eq!(header.body_bytes(), 0),
             Arrival::Nothing | Arrival::Unwanted => {}
         }
-        while let Some(landed) = self.session.landings.poll_landed() {
-            assert!(landed.length <= LANDING_MESSAGE_BYTES && landed.length > 0);
+        while let Some(landed) = self.session.eager_blocks.poll_landed() {
+            assert!(landed.length <= EAGER_BLOCK_MESSAGE_BYTES && landed.length > 0);
         }
         while let Some(event) = self.session.poll_event() {
             match event {
@@ -268,8 +268,8 @@ impl Node {
                 } => {
                     assert!(length <= MAX_MESSAGE_BYTES);
                     // Further messages of the kind go into a block.
-                    if let Some(block) = RemoteMemory::new(0x2000, 8, LANDING_BYTES as u64) {
-                        let granted = self.session.grant_landing(end, block);
+                    if let Some(block) = RemoteMemory::new(0x2000, 8, EAGER_BLOCK_BYTES as u64) {
+                        let granted = self.session.grant_eager_block(end, block);
                         assert!(granted.is_none_or(|index| index < 64));
                     }
                     // Messages of odd lengths are written.
@@ -300,7 +300,7 @@ impl Node {
             let start = sent.len();
             let body = self
                 .session
-                .poll_transmit(&mut self.ring, self.landing_out, &mut sent);
+                .poll_transmit(&mut self.ring, self.eager_block_out, &mut sent);
             match body {
                 None => return sent,
                 Some(Body::Inline) => {}
@@ -311,18 +311,18 @@ impl Node {
                 }
                 Some(Body::Chunk { chunk, .. }) => sent.resize(sent.len() + chunk.bytes, 0xcc),
                 // Writes are no frames.
-                Some(Body::Write { .. } | Body::Landing { word: None, .. }) => {
+                Some(Body::Write { .. } | Body::EagerBlock { word: None, .. }) => {
                     self.session.ends.writes_are_done(1);
                     continue;
                 }
                 // A stream has no landing with a word.
-                Some(Body::Landing { .. }) => unreachable!("no immediate data was agreed on"),
+                Some(Body::EagerBlock { .. }) => unreachable!("no immediate data was agreed on"),
             }
             let header = FrameHeader::parse(&sent[start..]).expect("a frame of ours is valid");
             let header = header.expect("a frame of ours is whole");
             assert!(header.length as usize <= MAX_FRAME_BYTES);
             sent.resize(start + header.padded_length(), 0);
-            self.landing_out = (self.landing_out + header.padded_length()) % BLOCK_ALIGNMENT;
+            self.eager_block_out = (self.eager_block_out + header.padded_length()) % BLOCK_ALIGNMENT;
         }
     }
 
@@ -369,7 +369,7 @@ impl Node {
         let ends = &mut self.session.ends;
         match ends.announce_large(self.sender, sequence, length) {
             None => LargeAnnouncement::in_chunks(length as usize),
-            Some(landing) => LargeAnnouncement::in_landing(length as usize, landing),
+            Some(eager_block) => LargeAnnouncement::in_eager_block(length as usize, eager_block),
         }
     }
 

@@ -48,7 +48,7 @@ pub(super) fn pair_of(node: &Node, event: &SessionEvent) -> usize {
         SessionEvent::PeerClosed { end, .. } => (7, Some(end)),
         SessionEvent::LargeAnnounced { end, .. } => (8, Some(end)),
         SessionEvent::Forgotten { end } => (9, Some(end)),
-        SessionEvent::LandingReturned { .. } => (10, None),
+        SessionEvent::EagerBlockReturned { .. } => (10, None),
         SessionEvent::Replay { end, .. } => (11, Some(end)),
         SessionEvent::Resumed { .. } => (12, None),
         SessionEvent::Abandoned => (13, None),

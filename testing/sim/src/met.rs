@@ -1,11 +1,11 @@
 //! The outcome of a handshake.
 #![forbid(unsafe_code)]
 
+use ibex_base::tls::AuthenticatedAs;
 use ibex_bootstrap::{
     FabricKind, Incarnation, NodeIdentity, ResumeTicket, Secret,
     handshake::{Agreement, ResumedSession},
 };
-use ibex_base::tls::AuthenticatedAs;
 
 /// The outcome of a handshake.
 #[derive(Clone, Debug)]

@@ -3,7 +3,7 @@
 //! The node does what a connection does over a socket, and nothing else.
 #![forbid(unsafe_code)]
 
-mod landings;
+mod eager_blocks;
 mod reading;
 mod wires;
 
@@ -18,7 +18,7 @@ use ibex_protocol::{
     },
     framing::Carriage,
     session::{CannotOpen, DataPath, Session, SessionConfig, SessionEvent, WireTerms},
-    transfer::{eager_write::LANDINGS_PER_CHANNEL, rendezvous::RemoteMemory},
+    transfer::{eager_write::EAGER_BLOCKS_PER_CHANNEL, rendezvous::RemoteMemory},
 };
 
 use super::{
@@ -42,7 +42,7 @@ pub(super) struct Node {
     /// Large messages that may have memory and have none yet: receiving end and sequence.
     pub(super) wanted: Vec<(u32, u64)>,
     /// Blocks that were granted ahead.
-    landings: landings::Landings,
+    eager_blocks: eager_blocks::EagerBlocks,
     pub(super) life: Life,
     pub(super) has_heard_goodbye: bool,
 
@@ -149,7 +149,7 @@ impl Node {
             senders: BTreeMap::new(),
             receivers: BTreeMap::new(),
             wanted: Vec::new(),
-            landings: landings::Landings::default(),
+            eager_blocks: eager_blocks::EagerBlocks::default(),
             life: Life::Up,
             has_heard_goodbye: false,
             epoch: 0,
@@ -214,7 +214,7 @@ impl Node {
         self.stage = Stage::Resuming;
         self.wires = wires;
         self.carried = Carried::default();
-        self.landings.grants_are_over();
+        self.eager_blocks.grants_are_over();
         for receiver in self.receivers.values_mut() {
             receiver.begin_anew(wires.writes);
         }
@@ -461,7 +461,7 @@ impl Node {
                         .hear(&counters)?;
                     // Unused blocks are returned, as if the channel were idle.
                     if counters.released % 7 == 3 {
-                        self.session.return_landings(end);
+                        self.session.return_eager_blocks(end);
                     }
                 }
                 SessionEvent::Asked { end } => self.released(end),
@@ -469,7 +469,7 @@ impl Node {
                     let receiver = self.receivers.get(&end).ok_or("news of no receiver")?;
                     receiver.check_told(&counters)?;
                     // From here on the peer may overwrite the released blocks.
-                    self.landings.check_released(end, counters.released)?;
+                    self.eager_blocks.check_released(end, counters.released)?;
                 }
                 SessionEvent::PeerClosed {
                     end,
@@ -499,11 +499,11 @@ impl Node {
                     ..
                 } => {
                     self.want_large(end);
-                    self.grant_landings(end, sequence, length);
+                    self.grant_eager_blocks(end, sequence, length);
                 }
-                SessionEvent::LandingReturned { index } => {
+                SessionEvent::EagerBlockReturned { index } => {
                     self.counts.returned += 1;
-                    self.landings.returned(index)?;
+                    self.eager_blocks.returned(index)?;
                 }
                 SessionEvent::Forgotten { end } => self.forget(end)?,
                 SessionEvent::Goodbye { reason } => self.hear_goodbye(reason.as_deref(), ledger)?,
@@ -513,7 +513,7 @@ impl Node {
     }
 
     fn forget(&mut self, end: u32) -> Checked {
-        self.landings.forget(end);
+        self.eager_blocks.forget(end);
         let sender = self.senders.remove(&end).map(|sender| sender.is_closed);
         let receiver = self
             .receivers
@@ -556,7 +556,7 @@ impl Node {
         let limit = self.options.max_channels;
         // For each end these are an open, a close, an ask, two grants of two parts each, and grants
         // of blocks. In addition, there is the exchange over new wires.
-        let control = footprint.ends.max(1) * (7 + LANDINGS_PER_CHANNEL)
+        let control = footprint.ends.max(1) * (7 + EAGER_BLOCKS_PER_CHANNEL)
             + usize::from(self.life == Life::Ending)
             + footprint.peer_ends
             + 1;

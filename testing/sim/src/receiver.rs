@@ -129,12 +129,12 @@ impl Receiver {
 
     // ---- Arrivals --------------------------------------------------------------------
 
-    /// Takes the records of a frame; `landing` is their offset in arrival memory.
+    /// Takes the records of a frame; `arrival_offset` is their offset in arrival memory.
     pub(super) fn take_records(
         &mut self,
         first_sequence: u64,
         records: u64,
-        landing: usize,
+        arrival_offset: usize,
         body: &[u8],
         ledger: &Ledger,
     ) -> Checked {
@@ -166,12 +166,12 @@ impl Receiver {
                 .and_then(Result::ok)
                 .ok_or("a record has no header")?;
             let payload = &body[at + 8..][..header.length as usize];
-            let is_aligned = (landing + at + 8).is_multiple_of(alignment);
+            let is_aligned = (arrival_offset + at + 8).is_multiple_of(alignment);
             ensure!(
                 is_aligned,
                 "a payload of {:?} lies at {}",
                 self.name,
-                landing + at + 8
+                arrival_offset + at + 8
             );
             let size = record::record_size(payload.len(), alignment);
             self.arrived += 1;
@@ -192,14 +192,14 @@ impl Receiver {
                     None
                 }
                 true => {
-                    let (length, landing) =
+                    let (length, eager_block) =
                         LargeAnnouncement::parse(inside).ok_or("an announcement is cut")?;
                     Some(Large {
                         length,
-                        has_landed: landing.is_some(),
-                        is_wanted: landing.is_some(),
+                        has_landed: eager_block.is_some(),
+                        is_wanted: eager_block.is_some(),
                         is_granted: false,
-                        placed: landing.map_or(0, |_| length),
+                        placed: eager_block.map_or(0, |_| length),
                         awaits_word: false,
                         is_read: false,
                     })

@@ -13,7 +13,7 @@ use ibex_protocol::{
     },
     session::{Agreed, RecordSource, Run, Session},
     transfer::{
-        eager_write::{LANDINGS_UNDER_WAY, lands},
+        eager_write::{EAGER_BLOCKS_UNDER_WAY, lands},
         rendezvous::LARGE_PER_CHANNEL,
     },
 };
@@ -135,7 +135,7 @@ impl Sender {
             false => length as usize,
         };
         let under_way = match lands(length) {
-            true => LANDINGS_UNDER_WAY,
+            true => EAGER_BLOCKS_UNDER_WAY,
             // An arrived message is kept until the peer reports it.
             false => LARGE_PER_CHANNEL + 1,
         };
@@ -161,15 +161,17 @@ impl Sender {
         let sequence = ledger.publish(self.side, self.end, Lengths { body, header });
         let announcement;
         let inside = if is_large {
-            let landing = session.ends.announce_large(self.end, sequence, length);
+            let eager_block = session.ends.announce_large(self.end, sequence, length);
             self.large.push_back(Large {
                 sequence,
                 length,
                 sent: 0,
             });
-            announcement = match landing {
+            announcement = match eager_block {
                 None => LargeAnnouncement::in_chunks(length as usize),
-                Some(landing) => LargeAnnouncement::in_landing(length as usize, landing),
+                Some(eager_block) => {
+                    LargeAnnouncement::in_eager_block(length as usize, eager_block)
+                }
             };
             announcement.bytes()
         } else {
@@ -339,7 +341,7 @@ impl Sender {
 
     /// Returns whether memory is kept for more large messages than may be unconfirmed.
     pub(super) fn keeps_large(&self) -> bool {
-        self.large.len() > LANDINGS_UNDER_WAY.max(LARGE_PER_CHANNEL + 1)
+        self.large.len() > EAGER_BLOCKS_UNDER_WAY.max(LARGE_PER_CHANNEL + 1)
     }
 
     fn has_records(&self) -> bool {

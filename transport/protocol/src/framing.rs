@@ -65,11 +65,11 @@ impl Carriage {
     }
 
     /// Returns the offset in arrival memory, modulo 64, of a frame whose predecessor ended at
-    /// `landing`.
+    /// `arrival_offset`.
     #[must_use]
-    pub const fn landing(self, landing: usize) -> usize {
+    pub const fn arrival_offset(self, arrival_offset: usize) -> usize {
         match self {
-            Carriage::Stream => landing,
+            Carriage::Stream => arrival_offset,
             Carriage::Buffers { .. } => 0,
         }
     }

@@ -36,7 +36,7 @@ pub use end_table::EndTable;
 pub use progress::Progress;
 pub use resume::{WireTerms, is_newer_epoch, last_word};
 pub use types::{
-    Agreed, Arrival, Body, CannotOpen, Footprint, LandingWord, LoneRecord, PeerMisbehaved,
+    Agreed, Arrival, Body, CannotOpen, EagerBlockWord, Footprint, LoneRecord, PeerMisbehaved,
     RecordSource, Run, SessionEvent,
 };
 
@@ -46,7 +46,7 @@ use super::{
         control::{Ask, ChannelSpec, CloseReason, Role},
         counters::Counters,
     },
-    transfer::eager_write::Landings,
+    transfer::eager_write::EagerBlocks,
 };
 use end_table::{EndChannel, LocalEnd, PeerOpen};
 
@@ -80,7 +80,7 @@ pub struct Session {
     /// The credit of both sides.
     pub credit: SessionCredit,
     /// Blocks that the peer was granted.
-    pub landings: Landings,
+    pub eager_blocks: EagerBlocks,
     events: VecDeque<SessionEvent>,
     /// The peer has said goodbye.
     heard_goodbye: bool,
@@ -99,7 +99,7 @@ impl Session {
             ends,
             outgoing: ControlQueue::new(),
             credit: SessionCredit::new(config.wires, config.dialed),
-            landings: Landings::default(),
+            eager_blocks: EagerBlocks::default(),
             events: VecDeque::new(),
             heard_goodbye: false,
             heard_draining: None,
@@ -186,12 +186,12 @@ impl Session {
     /// frames carry them.
     pub fn released(&mut self, end: u32, counters: &Counters) -> bool {
         let path = self.config.data_path;
-        let owes_landings = self.landings.owes(end, counters.released);
+        let owes_eager_blocks = self.eager_blocks.owes(end, counters.released);
         let entry = self.ends.entries.get_mut(end);
         let Some(channel) = entry.and_then(|entry| entry.state.framed_receiver(path)) else {
             return false;
         };
-        channel.owes_news |= owes_landings;
+        channel.owes_news |= owes_eager_blocks;
         channel.handle_released(counters);
         self.queue_news(end);
         true
@@ -260,7 +260,7 @@ impl Session {
     /// Forgets an end that is gone on both sides.
     fn forget_if_over(&mut self, end: u32) {
         if self.ends.remove_if_over(end) {
-            self.landings.forget(end);
+            self.eager_blocks.forget(end);
             self.events.push_back(SessionEvent::Forgotten { end });
         }
     }

@@ -19,7 +19,7 @@ use ibex_ring::{
     memory::{ProvidedRegion, Region},
 };
 
-use crate::wire::LandingRegion;
+use crate::wire::EagerBlockRegion;
 
 /// A received message's bytes, in the ring, in the arrival block, or in a buffer or region of its own.
 ///
@@ -82,7 +82,7 @@ pub(super) enum Payload {
     /// It was copied.
     Copied(PayloadCopy),
     /// It is the beginning of the program's region, of this length.
-    InRegion(LandingRegion, usize),
+    InRegion(EagerBlockRegion, usize),
 }
 
 /// A copy of a payload.

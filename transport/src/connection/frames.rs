@@ -51,12 +51,12 @@ impl Frames for CoreInTurn<'_, '_> {
     }
 
     #[inline(always)]
-    fn next(&mut self, landing: usize, head: &mut Vec<u8>) -> Option<Body> {
+    fn next(&mut self, arrival_offset: usize, head: &mut Vec<u8>) -> Option<Body> {
         let mut rings = Rings(&mut self.core.ends.senders.ends);
         self.core
             .common
             .session
-            .poll_transmit(&mut rings, landing, head)
+            .poll_transmit(&mut rings, arrival_offset, head)
     }
 
     #[inline(always)]
@@ -172,7 +172,7 @@ impl Frames for CoreInTurn<'_, '_> {
     fn blocks_done(&mut self, time: u64) {
         let core = &mut *self.core;
         let (grants, receivers) = (&core.grants, &core.ends.receivers);
-        while let Some(landed) = core.common.session.landings.poll_landed() {
+        while let Some(landed) = core.common.session.eager_blocks.poll_landed() {
             let wakers = &mut self.context.wakers;
             grants.landed(landed, time, receivers, &core.common, wakers);
         }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use ibex_protocol::transfer::{
-    eager_write::{LANDING_HEAD_BYTES, Landed},
+    eager_write::{EAGER_BLOCK_HEAD_BYTES, Landed},
     rendezvous::RemoteMemory,
 };
 use ibex_ring::{memory::LargeBuffer, parking::Wakers};
@@ -103,7 +103,7 @@ impl Grants {
         for (block, memory) in blocks {
             // The session may have resumed over another wire since the block was leased.
             let is_granted = is_there && block.is_granted_on(&common.shared.frame_path);
-            let index = is_granted.then(|| common.session.grant_landing(end, memory));
+            let index = is_granted.then(|| common.session.grant_eager_block(end, memory));
             match index.flatten() {
                 Some(index) => self.place(index, end, block),
                 None => context.leave(block),
@@ -122,7 +122,7 @@ impl Grants {
             return;
         };
         if let Some(receiver) = receivers.ends.get_mut(granted.end) {
-            receiver.has_landings = false;
+            receiver.has_eager_blocks = false;
         }
         // No guard reads the block, because all of its messages were released.
         context.leave(granted);
@@ -159,6 +159,6 @@ impl Grants {
 }
 
 const _: () = assert!(
-    LANDING_HEAD_BYTES.is_multiple_of(64),
+    EAGER_BLOCK_HEAD_BYTES.is_multiple_of(64),
     "messages are aligned"
 );

@@ -165,7 +165,7 @@ impl Senders {
                 is_busy = true;
                 continue;
             };
-            common.session.return_landings(*id);
+            common.session.return_eager_blocks(*id);
             if let Some(ring) = self.ring_rests(*id) {
                 context.leftovers.push(Box::new((ring, rested)));
                 if let Some(shared_memory) = &mut shared_memory {

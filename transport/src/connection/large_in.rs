@@ -108,7 +108,7 @@ impl ReceiveLink {
     /// Returns the messages whose memory was [withdrawn](Self::withdraw_large), which now want
     /// memory again, and those in regions, which are to be registered anew.
     pub(super) fn want_again(&mut self) -> impl Iterator<Item = LargeWanted> {
-        self.has_landings = false;
+        self.has_eager_blocks = false;
         let provided = &self.end.provided;
         self.large.iter_mut().filter_map(|large| {
             let was_the_devices = mem::take(&mut large.is_the_devices);

@@ -25,5 +25,5 @@ pub(crate) enum MemoryPurpose {
         to: u64,
     },
     /// Future messages of medium size.
-    Landings,
+    EagerBlocks,
 }

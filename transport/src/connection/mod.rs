@@ -47,7 +47,7 @@ use ibex_protocol::{
     format::record::Layout,
     session::{Session, SessionConfig},
     timer::TimerTable,
-    transfer::eager_write::LandingId,
+    transfer::eager_write::EagerBlockId,
 };
 use ibex_ring::{Released, memory::RingLease};
 
@@ -286,7 +286,7 @@ impl Connection {
         length: usize,
         bytes: MessageBytes,
         context: &mut Context<'_>,
-    ) -> Option<LandingId> {
+    ) -> Option<EagerBlockId> {
         let core = &mut self.core;
         let senders = &mut core.ends.senders;
         let block = senders.take_large(end, sequence, length, bytes, &mut core.common);

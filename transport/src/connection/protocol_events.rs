@@ -131,7 +131,7 @@ impl Core {
                     let announced = (sequence, length);
                     receivers.large_announced(end, announced, is_offered, common, context);
                 }
-                SessionEvent::LandingReturned { index } => {
+                SessionEvent::EagerBlockReturned { index } => {
                     self.grants
                         .returned(index, &mut self.ends.receivers, context);
                 }

@@ -43,7 +43,7 @@ pub(super) struct ReceiveLink {
     /// Bytes of all large messages for which memory was requested.
     pub(super) large_wanted: u64,
     /// Blocks were requested for the sender, or granted to it.
-    pub(super) has_landings: bool,
+    pub(super) has_eager_blocks: bool,
     compact: Compact,
     /// The sender's wait for room, if it waits.
     pub(super) stall: Option<ReceiverStall>,
@@ -69,7 +69,7 @@ impl ReceiveLink {
             arrived: 0,
             large: VecDeque::new(),
             large_wanted: 0,
-            has_landings: false,
+            has_eager_blocks: false,
             compact: Compact::default(),
             answered: 0,
             armed_for_caller: 0,
@@ -98,7 +98,7 @@ impl ReceiveLink {
         }
         self.compact.rest();
         // Blocks that could not be granted may be available when the channel is used again.
-        self.has_landings = false;
+        self.has_eager_blocks = false;
         false
     }
 }

@@ -52,7 +52,7 @@ impl Receivers {
             .partition_point(|large| large.sequence < sequence);
         receiver.large.insert(place, announced);
         self.want_large(end, common, context);
-        self.want_landings(end, length, common, context);
+        self.want_eager_blocks(end, length, common, context);
     }
 
     /// Gets memory for announced messages, as far as the channel's limit allows and while not too
@@ -426,7 +426,7 @@ impl Receivers {
     /// Requests blocks for the messages that follow one of `length`, if messages of that length may
     /// come in blocks. As many blocks as allowed are allocated outside the turn. If the end has
     /// blocks already, the sender hears which of them it may use again.
-    fn want_landings(
+    fn want_eager_blocks(
         &mut self,
         end: u32,
         length: u64,
@@ -439,15 +439,15 @@ impl Receivers {
         if !lands(length) {
             return;
         }
-        if receiver.has_landings {
+        if receiver.has_eager_blocks {
             receiver.end.answer_ask();
             common.session.released(end, &receiver.end.counters());
-        } else if common.shared.grants_landings() {
-            receiver.has_landings = true;
+        } else if common.shared.grants_eager_blocks() {
+            receiver.has_eager_blocks = true;
             context.wanted.push(MemoryWanted {
                 session: common.shared.clone(),
                 end,
-                purpose: MemoryPurpose::Landings,
+                purpose: MemoryPurpose::EagerBlocks,
             });
         }
     }

@@ -8,7 +8,7 @@ use ibex_protocol::{
     format::record::{self, LargeAnnouncement, Layout},
     id_map::IdMap,
     session::{Body, RecordSource, Run, Session},
-    transfer::{eager_write::LandingId, rendezvous::Chunk},
+    transfer::{eager_write::EagerBlockId, rendezvous::Chunk},
 };
 use ibex_ring::{
     Arm, Consumer, Mapped, Released,
@@ -338,7 +338,7 @@ impl Senders {
         length: usize,
         bytes: MessageBytes,
         common: &mut Common,
-    ) -> Option<LandingId> {
+    ) -> Option<EagerBlockId> {
         let sender = self.ends.get_mut(end)?;
         sender.large.push_back(LargeOut {
             sequence,
@@ -444,7 +444,7 @@ pub(super) fn locate(senders: &IdMap<SendLink>, body: Body) -> Option<(NonNull<u
         }
         Body::Chunk { end, chunk }
         | Body::Write { end, chunk, .. }
-        | Body::Landing { end, chunk, .. } => {
+        | Body::EagerBlock { end, chunk, .. } => {
             let large = senders.get(end)?.large_out(chunk.sequence)?;
             debug_assert!(chunk.offset as usize + chunk.bytes <= large.memory.length());
             // SAFETY: the chunk lies inside the message's memory.

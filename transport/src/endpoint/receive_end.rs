@@ -80,7 +80,7 @@ pub struct ReceiveEnd {
     pub(crate) tell_every: u64,
     /// The sender must also hear of the release of this message, the last but one released that
     /// came in a block: it would otherwise run short of blocks.
-    owed_landing: AtomicU64,
+    owed_eager_block: AtomicU64,
     /// The prefix that the session's engine was last asked to announce.
     pub(crate) marked_released: AtomicU64,
     /// The session's engine was asked to announce the prefix and has not done so yet.
@@ -235,7 +235,7 @@ impl ReceiveEnd {
             told_released: AtomicU64::new(0),
             told_position: AtomicU64::new(0),
             tell_every,
-            owed_landing: AtomicU64::new(0),
+            owed_eager_block: AtomicU64::new(0),
             marked_released: AtomicU64::new(0),
             is_marked: AtomicBool::new(false),
         }
@@ -376,7 +376,7 @@ impl ReceiveEnd {
             if matches!(large.memory, LargeMemory::Landed(_)) {
                 // Blocks are limited separately from large messages in granted memory.
                 let before = mem::replace(&mut held.last_landed, large.sequence);
-                self.owed_landing.store(before, Ordering::Relaxed);
+                self.owed_eager_block.store(before, Ordering::Relaxed);
             } else {
                 self.large_released.add(large.length as u64);
             }
@@ -398,7 +398,7 @@ impl ReceiveEnd {
             // Below this amount the news wait for the next frame that is sent anyway.
             agreed.window.owes_news(messages, bytes, self.tell_every)
         });
-        let owes = owes_window || self.owed_landing.load(Ordering::Relaxed) > told;
+        let owes = owes_window || self.owed_eager_block.load(Ordering::Relaxed) > told;
         // The sender asked, and the engine may have found this thread summing and left the answer
         // to it.
         let asked = moved && self.cells.is_asked();

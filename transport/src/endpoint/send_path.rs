@@ -16,7 +16,7 @@ use ibex_base::fork;
 use ibex_protocol::{
     format::{control::Ask, record::Layout},
     session::Session,
-    transfer::{eager_write::LANDINGS_UNDER_WAY, rendezvous::LARGE_PER_CHANNEL},
+    transfer::{eager_write::EAGER_BLOCKS_UNDER_WAY, rendezvous::LARGE_PER_CHANNEL},
 };
 use ibex_ring::{
     Mapped, Producer,
@@ -137,7 +137,7 @@ impl SendPath {
             // The memory is free when the local engine has sent the message or knows that it has
             // arrived; the peer need not be asked.
             Self::Framed if end.session.frame_path.may_land(bytes) => {
-                (LANDINGS_UNDER_WAY, Full::Memory)
+                (EAGER_BLOCKS_UNDER_WAY, Full::Memory)
             }
             // A session that resumes keeps a message until the peer has confirmed its arrival.
             Self::Framed => {

@@ -3,7 +3,7 @@
 use std::{iter, sync::Arc};
 
 use ibex_protocol::transfer::{
-    eager_write::{LANDING_BYTES, LANDINGS_PER_CHANNEL},
+    eager_write::{EAGER_BLOCK_BYTES, EAGER_BLOCKS_PER_CHANNEL},
     rendezvous::RemoteMemory,
 };
 use ibex_ring::memory::{
@@ -13,9 +13,9 @@ use ibex_ring::memory::{
 
 use super::{SessionShared, Warning, warn_of};
 use crate::{
-    rdma::{LandingPlace, RdmaPort, RegisteredMessage},
+    rdma::{EagerBlockPlace, RdmaPort, RegisteredMessage},
     shared_memory::MessageSegment,
-    wire::{ArrivalMemory, GrantedBlock, LandingRegion, LargeWanted, MessageBytes},
+    wire::{ArrivalMemory, EagerBlockRegion, GrantedBlock, LargeWanted, MessageBytes},
 };
 
 impl SessionShared {
@@ -171,7 +171,7 @@ impl SessionShared {
         let LargeWanted {
             length, is_offered, ..
         } = wanted;
-        match wanted.region.and_then(LandingRegion::again) {
+        match wanted.region.and_then(EagerBlockRegion::again) {
             Some(mut region) => {
                 if self.registers(&region, is_offered) {
                     self.register_region(&mut region, length as usize, is_offered);
@@ -187,7 +187,7 @@ impl SessionShared {
 
     /// Returns whether a region is to be registered before a message arrives there: each time if the
     /// peer writes the message, and once if this node's device reads it.
-    fn registers(&self, region: &LandingRegion, is_offered: bool) -> bool {
+    fn registers(&self, region: &EagerBlockRegion, is_offered: bool) -> bool {
         let Some(mapped) = region.mapped() else {
             return false;
         };
@@ -201,7 +201,7 @@ impl SessionShared {
     }
 
     /// Registers a region for a message of `bytes`. If the device refuses, the message comes in chunks.
-    fn register_region(&self, region: &mut LandingRegion, bytes: usize, is_offered: bool) {
+    fn register_region(&self, region: &mut EagerBlockRegion, bytes: usize, is_offered: bool) {
         let Some(mapped) = region.mapped() else {
             return;
         };
@@ -261,18 +261,18 @@ impl SessionShared {
     }
 
     /// Returns whether the peer is granted blocks.
-    pub(crate) fn grants_landings(&self) -> bool {
+    pub(crate) fn grants_eager_blocks(&self) -> bool {
         self.frame_path
             .granting_port()
-            .is_some_and(|rdma_port| rdma_port.has_landing_places())
+            .is_some_and(|rdma_port| rdma_port.has_eager_block_places())
     }
 
     /// Leases blocks for a channel's messages of medium size, as many as are available. This takes
     /// long, so it runs outside the turn.
-    pub(crate) fn lease_landings(&self) -> Vec<(GrantedBlock, RemoteMemory)> {
+    pub(crate) fn lease_eager_blocks(&self) -> Vec<(GrantedBlock, RemoteMemory)> {
         let lease = |rdma_port: &Arc<RdmaPort>| {
-            let place = LandingPlace::take(rdma_port)?;
-            let lease = self.node.granted_pool.take(LANDING_BYTES);
+            let place = EagerBlockPlace::take(rdma_port)?;
+            let lease = self.node.granted_pool.take(EAGER_BLOCK_BYTES);
             match lease.and_then(|lease| GrantedBlock::register(place, lease)) {
                 Ok(block) => Some(block),
                 Err(error) => {
@@ -287,7 +287,7 @@ impl SessionShared {
         };
         iter::repeat_with(|| lease(&rdma_port))
             .map_while(|block| block)
-            .take(LANDINGS_PER_CHANNEL)
+            .take(EAGER_BLOCKS_PER_CHANNEL)
             .collect()
     }
 

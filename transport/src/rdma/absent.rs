@@ -33,7 +33,7 @@ pub(crate) enum GrantedMemory {}
 
 /// A place for a block that a port may grant.
 #[derive(Debug)]
-pub(crate) enum LandingPlace {}
+pub(crate) enum EagerBlockPlace {}
 
 /// Gives a type without values methods, which are never called.
 macro_rules! never_called {
@@ -54,7 +54,7 @@ never_called! { RdmaPort:
     fn counts(&self) -> PortCounts;
     fn is_lost(&self) -> bool;
     fn is_listed(&self) -> bool;
-    fn has_landing_places(&self) -> bool;
+    fn has_eager_block_places(&self) -> bool;
     fn register_ring(&self, &mut RingLease) -> Result<(), MemoryError>;
     fn register_message(&self, &mut LargeLease, usize) -> Result<(), MemoryError>;
     fn register_grant(&self, &mut LargeLease, usize) -> Result<(), MemoryError>;
@@ -84,12 +84,12 @@ never_called! { GrantedMemory:
     fn granted_at(&self, &RdmaPort, usize) -> Option<RemoteMemory>;
 }
 
-never_called! { LandingPlace:
+never_called! { EagerBlockPlace:
     fn register(&self, &mut LargeLease, usize) -> Result<RemoteMemory, MemoryError>;
     fn is_of(&self, &Arc<RdmaPort>) -> bool;
 }
 
-impl LandingPlace {
+impl EagerBlockPlace {
     pub(crate) fn take(rdma_port: &Arc<RdmaPort>) -> Option<Self> {
         match **rdma_port {}
     }

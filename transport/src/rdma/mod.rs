@@ -6,7 +6,7 @@
 
 mod arrival_buffers;
 mod device_memory;
-mod landing_place;
+mod eager_block_place;
 #[cfg(any(test, feature = "fake-device"))]
 mod mask_settings;
 mod offer_windows;
@@ -25,7 +25,7 @@ mod send_slots;
 
 pub(crate) use arrival_buffers::{ArrivalBuffers, ArrivedBuffer};
 pub(crate) use device_memory::DeviceMapping;
-pub(crate) use landing_place::LandingPlace;
+pub(crate) use eager_block_place::EagerBlockPlace;
 #[cfg(any(test, feature = "fake-device"))]
 pub use mask_settings::settings_of;
 pub(crate) use offer_windows::OfferWindows;

@@ -51,7 +51,7 @@ pub struct PortSettings {
     /// Blocks that peers are granted ahead, each of 64 KiB and a head: 8 for a channel while it
     /// carries messages of medium size, and up to 128 for a session. A message without a block
     /// waits until memory is granted for it. Default: 1024.
-    pub landing_blocks: u32,
+    pub eager_blocks: u32,
     /// Writes carry immediate data. Default: the result of a test, which is made if memory is
     /// granted.
     pub immediate: Option<bool>,
@@ -90,7 +90,7 @@ impl Default for PortSettings {
             send_entries: SEND_ENTRIES,
             connection: ConnectionSettings::default(),
             grants_memory: false,
-            landing_blocks: 1024,
+            eager_blocks: 1024,
             immediate: None,
             reads_large: None,
             shared_receives: true,

@@ -67,8 +67,8 @@ pub struct RdmaPort {
     settings: PortSettings,
     max_sessions: u32,
     sessions: AtomicU32,
-    /// Landing blocks that are granted or being read.
-    pub(super) landings: AtomicU32,
+    /// eager blocks that are granted or being read.
+    pub(super) eager_blocks: AtomicU32,
     /// Writes of this RDMA port can carry immediate data.
     has_immediate: bool,
     /// Large messages are read, where the peer offers its memory.

@@ -117,8 +117,8 @@ impl MemoryWanted {
                     receivers.large_memory_grew(end, sequence, to, populated, common);
                 });
             }
-            MemoryPurpose::Landings => {
-                let blocks = session.lease_landings();
+            MemoryPurpose::EagerBlocks => {
+                let blocks = session.lease_eager_blocks();
                 session.requests.on_link(|link, context| {
                     let core = &mut link.core;
                     let (receivers, common) = (&core.ends.receivers, &mut core.common);

@@ -8,7 +8,7 @@ use ibex_protocol::{
         control::{Ask, CloseReason, Role},
         record::Layout,
     },
-    transfer::eager_write::LandingId,
+    transfer::eager_write::EagerBlockId,
 };
 use ibex_ring::{
     Released,
@@ -243,7 +243,7 @@ impl EngineRequests {
         sequence: u64,
         length: usize,
         bytes: MessageBytes,
-    ) -> Option<LandingId> {
+    ) -> Option<EagerBlockId> {
         // If the session is gone, the message is dropped here and not under the engine's lock: a
         // region tells who waits for it.
         let mut bytes = Some(bytes);

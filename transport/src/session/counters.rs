@@ -50,7 +50,7 @@ macro_rules! counters {
 counters! {
     frames_sent frames_received bytes_sent bytes_received bytes_sealed control_bytes_sent
     control_bytes_received bytes_copied writes reads empty_reads credit_stalls queue_stalls
-    inline_sends rdma_writes rdma_bytes landings_sent landed rendezvous_sent rendezvous_received
+    inline_sends rdma_writes rdma_bytes eager_blocks_sent landed rendezvous_sent rendezvous_received
     rail_reads work_requests signaled doorbells completions checksum_errors checksum_errors_at_peer suspensions
     resumes replayed
 }

@@ -54,7 +54,7 @@ pub struct SessionStats {
     pub rdma_bytes: u64,
     /// Messages of medium size that were written into blocks that the peer had granted ahead
     /// (verbs).
-    pub landings_sent: u64,
+    pub eager_blocks_sent: u64,
     /// Messages that the peer wrote into blocks of this node, where they are read in place (verbs).
     pub landed: u64,
     /// Large messages that were written into memory that the peer granted, or that the peer read from
@@ -132,7 +132,7 @@ macro_rules! numbers {
 numbers! {
     frames_sent frames_received bytes_sent bytes_sealed bytes_received control_bytes_sent
     control_bytes_received bytes_copied writes reads empty_reads credit_stalls queue_stalls
-    inline_sends eager_sends rdma_writes rdma_bytes landings_sent landed rendezvous_sent
+    inline_sends eager_sends rdma_writes rdma_bytes eager_blocks_sent landed rendezvous_sent
     rendezvous_received rail_reads work_requests signaled doorbells completions bells checksum_errors
     checksum_errors_at_peer suspensions resumes replayed;
     polls empty_polls device_events ignored_events stray_completions

@@ -22,7 +22,7 @@ pub(crate) enum ArrivalMemory {
     /// Memory of the node.
     Lease(LargeLease),
     /// Memory of the program.
-    Region(LandingRegion),
+    Region(EagerBlockRegion),
 }
 
 impl ArrivalMemory {
@@ -61,7 +61,7 @@ impl ArrivalMemory {
     }
 
     /// Returns the memory, if it is a region.
-    pub(crate) fn into_region(self) -> Option<LandingRegion> {
+    pub(crate) fn into_region(self) -> Option<EagerBlockRegion> {
         match self {
             Self::Lease(_) => None,
             Self::Region(region) => Some(region),
@@ -84,7 +84,7 @@ pub(crate) struct LargeWanted {
     /// It may be read in the peer's memory.
     pub(crate) is_offered: bool,
     /// The region that it is to arrive in, if there is one for it.
-    pub(crate) region: Option<LandingRegion>,
+    pub(crate) region: Option<EagerBlockRegion>,
 }
 
 /// The regions that wait at a receiving end for messages, the first one first.
@@ -115,12 +115,12 @@ impl ProvidedRegions {
     }
 
     /// Takes the first region that has room for a message of `length`.
-    pub(crate) fn take(self: &Arc<Self>, length: u64) -> Option<LandingRegion> {
+    pub(crate) fn take(self: &Arc<Self>, length: u64) -> Option<EagerBlockRegion> {
         let mut waiting = lock(&self.0);
         let fits = |(_, region): &(u64, ProvidedRegion)| region.length() as u64 >= length;
         let index = waiting.regions.iter().position(fits)?;
         let (number, region) = waiting.regions.remove(index)?;
-        Some(LandingRegion {
+        Some(EagerBlockRegion {
             granted: None,
             region: Some(region),
             number,
@@ -159,7 +159,7 @@ impl ProvidedRegions {
 /// A region in which a message arrives. Dropping it ends the peer's right to write there, and gives the
 /// region back to the receiving end.
 #[derive(Debug)]
-pub(crate) struct LandingRegion {
+pub(crate) struct EagerBlockRegion {
     /// The right of the peer's device to write this one message. The peer keeps its key, so the right
     /// ends before the region is anyone else's.
     granted: Option<GrantedMemory>,
@@ -170,7 +170,7 @@ pub(crate) struct LandingRegion {
     home: Arc<ProvidedRegions>,
 }
 
-impl LandingRegion {
+impl EagerBlockRegion {
     fn region(&self) -> &ProvidedRegion {
         let region = self.region.as_ref();
         region.expect("only the end takes the region")
@@ -227,7 +227,7 @@ impl LandingRegion {
     }
 }
 
-impl Drop for LandingRegion {
+impl Drop for EagerBlockRegion {
     fn drop(&mut self) {
         if fork::is_child() {
             // In a forked child, the lock may be locked for ever.

@@ -3,29 +3,29 @@
 use std::{ops::Deref, ptr::NonNull};
 
 use ibex_protocol::transfer::{
-    eager_write::{LANDING_BYTES, LANDING_HEAD_BYTES},
+    eager_write::{EAGER_BLOCK_BYTES, EAGER_BLOCK_HEAD_BYTES},
     rendezvous::RemoteMemory,
 };
 use ibex_ring::memory::{LargeBuffer, LargeLease, MemoryError};
 
-use crate::{rdma::LandingPlace, session::frame_path::FramePath};
+use crate::{rdma::EagerBlockPlace, session::frame_path::FramePath};
 
 /// A block of memory that the peer may write to. Dropping the block returns its memory to the pool
 /// of memory for peers.
 #[derive(Debug)]
 pub(crate) struct GrantedBlock {
     lease: LargeLease,
-    place: LandingPlace,
+    place: EagerBlockPlace,
 }
 
 impl GrantedBlock {
     /// Registers the memory, unless it is registered already. This takes long and is done outside
     /// the turn.
     pub(crate) fn register(
-        place: LandingPlace,
+        place: EagerBlockPlace,
         mut lease: LargeLease,
     ) -> Result<(Self, RemoteMemory), MemoryError> {
-        let memory = place.register(&mut lease, LANDING_BYTES)?;
+        let memory = place.register(&mut lease, EAGER_BLOCK_BYTES)?;
         Ok((Self { lease, place }, memory))
     }
 
@@ -39,11 +39,11 @@ impl GrantedBlock {
     /// Returns the address that messages are written to.
     pub(crate) fn message(&self) -> NonNull<u8> {
         // SAFETY: the head is at the beginning of the block's bytes.
-        unsafe { self.lease.base().add(LANDING_HEAD_BYTES) }
+        unsafe { self.lease.base().add(EAGER_BLOCK_HEAD_BYTES) }
     }
 
     /// Returns a copy of the head, because a misbehaving peer may overwrite it at any time.
-    pub(crate) fn head(&self) -> [u8; LANDING_HEAD_BYTES] {
+    pub(crate) fn head(&self) -> [u8; EAGER_BLOCK_HEAD_BYTES] {
         // SAFETY: the head is at the beginning of the block's bytes, which come initialised from
         // the kernel. It is read once, as bytes for which any value is valid.
         unsafe { self.lease.base().cast().read_volatile() }

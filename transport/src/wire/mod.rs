@@ -38,7 +38,7 @@ use ibex_ring::memory::MemoryError;
 
 pub(crate) use any::AnyWire;
 pub(crate) use arrival::{Arrived, FrameMemory, FrameRefusal};
-pub(crate) use arrival_memory::{ArrivalMemory, LandingRegion, LargeWanted, ProvidedRegions};
+pub(crate) use arrival_memory::{ArrivalMemory, EagerBlockRegion, LargeWanted, ProvidedRegions};
 pub(crate) use epoll_token::EpollToken;
 pub(crate) use granted_block::GrantedBlock;
 #[cfg(any(test, feature = "verbs"))]
@@ -251,9 +251,9 @@ pub(crate) trait Frames {
     fn is_over(&self) -> bool;
 
     /// Takes the next frame. Its head is appended to `head`; [`locate`](Self::locate) returns the
-    /// location of its body. `landing` is the place of its header in the peer's arrival memory,
+    /// location of its body. `arrival_offset` is the place of its header in the peer's arrival memory,
     /// modulo 64.
-    fn next(&mut self, landing: usize, head: &mut Vec<u8>) -> Option<Body>;
+    fn next(&mut self, arrival_offset: usize, head: &mut Vec<u8>) -> Option<Body>;
 
     /// Returns the location of a frame's body. Its bytes stay until the wire is [done](Wire::done)
     /// with the frame.

@@ -10,7 +10,7 @@ use ibex_protocol::{
         record::{LargeAnnouncement, RecordKind},
     },
     transfer::{
-        eager_write::{LANDING_BYTES, LandingId},
+        eager_write::{EAGER_BLOCK_BYTES, EagerBlockId},
         rendezvous::RemoteMemory,
     },
 };
@@ -57,7 +57,7 @@ pub(crate) enum Move {
         length: u64,
     },
     /// Grants a block for the victim's messages, or returns one of the victim's blocks.
-    Landing {
+    EagerBlock {
         end: u32,
         word: u32,
         returns: bool,
@@ -178,23 +178,26 @@ impl Move {
                     bytes: length,
                 },
             }),
-            Move::Landing { end, word, returns } => {
-                let (channel, landing) = (end, LandingId::from_word(word));
-                let memory = RemoteMemory::new(0x5000, word, LANDING_BYTES as u64);
+            Move::EagerBlock { end, word, returns } => {
+                let (channel, eager_block) = (end, EagerBlockId::from_word(word));
+                let memory = RemoteMemory::new(0x5000, word, EAGER_BLOCK_BYTES as u64);
                 let memory = memory.expect("memory that can be");
                 Frame::control(&match returns {
-                    true => Control::ReturnLanding { channel, landing },
-                    false => Control::GrantLanding {
+                    true => Control::ReturnEagerBlock {
                         channel,
-                        landing,
+                        eager_block,
+                    },
+                    false => Control::GrantEagerBlock {
+                        channel,
+                        eager_block,
                         memory,
                     },
                 })
             }
             Move::Landed { end, word, length } => {
                 let sequence = due(end, 0);
-                let landing = LandingId::from_word(word);
-                let announcement = LargeAnnouncement::in_landing(length, landing);
+                let eager_block = EagerBlockId::from_word(word);
+                let announcement = LargeAnnouncement::in_eager_block(length, eager_block);
                 let body = record(RecordKind::Large, sequence, announcement.bytes());
                 Frame {
                     channel: end,
@@ -261,7 +264,7 @@ pub(crate) fn any_move() -> impl Strategy<Value = Move> {
         4 => (1..8_u32, 0..4_u64, 0..9_u64)
             .prop_map(|(end, sequence, length)| Move::Grant { end, sequence, length }),
         4 => (1..4_u32, block(), any::<bool>())
-            .prop_map(|(end, word, returns)| Move::Landing { end, word, returns }),
+            .prop_map(|(end, word, returns)| Move::EagerBlock { end, word, returns }),
         16 => (2..4_u32, block(), 0..200_usize)
             .prop_map(|(end, word, length)| Move::Landed { end, word, length }),
         16 => (1..3_u32, news).prop_map(|(end, (one, other, third, position, credit))| {

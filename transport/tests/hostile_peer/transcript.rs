@@ -56,10 +56,10 @@ pub(crate) fn transcript() -> Vec<Vec<u8>> {
     }
     let mut ring = AsTwo(Ring::default());
     let mut frames = Vec::new();
-    let mut landing = 0;
+    let mut arrival_offset = 0;
     let mut send = |peer: &mut Session, ring: &mut AsTwo| {
         let mut bytes = Vec::new();
-        while let Some(body) = peer.poll_transmit(ring, landing, &mut bytes) {
+        while let Some(body) = peer.poll_transmit(ring, arrival_offset, &mut bytes) {
             match body {
                 Body::Inline => {}
                 Body::Records {
@@ -70,11 +70,11 @@ pub(crate) fn transcript() -> Vec<Vec<u8>> {
                     bytes.extend_from_slice(&ring.0.bytes[(position - FIRST) as usize..][..count]);
                 }
                 Body::Chunk { chunk, .. } => bytes.resize(bytes.len() + chunk.bytes, 0xcc),
-                // Writes and landings are no frames.
-                Body::Write { .. } | Body::Landing { .. } => continue,
+                // Writes and eager blocks are no frames.
+                Body::Write { .. } | Body::EagerBlock { .. } => continue,
             }
             bytes.resize(bytes.len().next_multiple_of(FRAME_ALIGNMENT), 0);
-            landing = (landing + bytes.len()) % 64;
+            arrival_offset = (arrival_offset + bytes.len()) % 64;
             frames.push(std::mem::take(&mut bytes));
         }
     };

@@ -10,7 +10,7 @@ use ibex_protocol::{
     },
     session::{Arrival, Body, Session, SessionEvent},
     transfer::{
-        eager_write::{LANDING_BYTES, LANDINGS_PER_CHANNEL},
+        eager_write::{EAGER_BLOCK_BYTES, EAGER_BLOCKS_PER_CHANNEL},
         rendezvous::{LARGE_PER_CHANNEL, RemoteMemory},
     },
 };
@@ -22,7 +22,7 @@ use super::{agreed::*, frame::Frame, transcript::Ring};
 pub(crate) struct Victim {
     session: Session,
     ring: Ring,
-    landing: usize,
+    arrival_offset: usize,
     pub(crate) receivers: [Receiver; 2],
     /// Bytes of frames that were charged to credit, and the credit that the peer knows of.
     charged: u64,
@@ -51,7 +51,7 @@ impl Victim {
         let mut victim = Self {
             session: Session::new(config()),
             ring: Ring::default(),
-            landing: 0,
+            arrival_offset: 0,
             receivers: [receiver(), receiver()],
             charged: 0,
             granted: CREDIT,
@@ -87,14 +87,14 @@ impl Victim {
             .ok_or("a frame that never comes as a whole")?;
         let arrival = self
             .session
-            .handle_frame(&header, frame, self.landing)
+            .handle_frame(&header, frame, self.arrival_offset)
             .map_err(|misbehaved| misbehaved.to_string())?;
-        self.landing = (self.landing + header.padded_length()) % 64;
-        while let Some(landed) = self.session.landings.poll_landed() {
+        self.arrival_offset = (self.arrival_offset + header.padded_length()) % 64;
+        while let Some(landed) = self.session.eager_blocks.poll_landed() {
             assert!((1..=LIMIT).contains(&(landed.length as u64)));
             assert!(landed.end == 2 || landed.end == 3);
         }
-        assert!(self.session.landings.count() <= 2 * LANDINGS_PER_CHANNEL);
+        assert!(self.session.eager_blocks.count() <= 2 * EAGER_BLOCKS_PER_CHANNEL);
         if header.kind == FrameKind::Records {
             self.charged += header.padded_length() as u64;
             assert!(
@@ -160,10 +160,10 @@ impl Victim {
                     let large = &mut self.receivers[end as usize - 2].large;
                     large.push_back(sequence);
                     assert!(large.len() <= LARGE_PER_CHANNEL);
-                    let block = RemoteMemory::new(0x7000, 9, LANDING_BYTES as u64);
+                    let block = RemoteMemory::new(0x7000, 9, EAGER_BLOCK_BYTES as u64);
                     let block = block.expect("memory that can be");
                     for _ in 0..sequence % 3 {
-                        self.session.grant_landing(end, block);
+                        self.session.grant_eager_block(end, block);
                     }
                     match memory_for(length) {
                         Some(memory) => self.session.grant_memory(end, sequence, memory),
@@ -238,7 +238,7 @@ impl Victim {
             assert!(
                 !matches!(
                     body,
-                    Body::Chunk { .. } | Body::Write { .. } | Body::Landing { .. }
+                    Body::Chunk { .. } | Body::Write { .. } | Body::EagerBlock { .. }
                 ),
                 "we announced no large message"
             );

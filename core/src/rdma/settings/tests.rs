@@ -73,7 +73,7 @@ fn the_table_has_the_defaults() {
         ("receive_buffers", resources.receive_buffers),
         ("held_buffers", resources.held_buffers),
         ("max_sessions", resources.max_sessions),
-        ("landing_blocks", resources.landing_blocks),
+        ("eager_blocks", resources.eager_blocks),
         ("session_credit", resources.session_credit),
         ("send_requests", resources.send_requests),
         ("inline_bytes", resources.inline_bytes),
@@ -203,8 +203,8 @@ fn each_setting_out_of_its_range_says_so() {
             "service_level is 16; it may be 0 to 15",
         ),
         (
-            tuned(Tuning::new().landing_blocks((1 << 16) + 1)),
-            "landing_blocks is 65537; it may be 0 to 65536",
+            tuned(Tuning::new().eager_blocks((1 << 16) + 1)),
+            "eager_blocks is 65537; it may be 0 to 65536",
         ),
         (
             tuned(Tuning::new().send_entries(0)),

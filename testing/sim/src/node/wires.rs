@@ -22,7 +22,7 @@ pub(super) struct Inbound {
     /// The beginning of the next frame in `bytes`.
     parsed: usize,
     /// The beginning of the next frame in arrival memory, modulo [`BLOCK_ALIGNMENT`].
-    landing: usize,
+    arrival_offset: usize,
     chunk: Option<ChunkIn>,
 }
 
@@ -64,7 +64,7 @@ enum Place {
 pub(super) struct Outbound {
     bytes: Vec<u8>,
     written: usize,
-    landing: usize,
+    arrival_offset: usize,
     /// Bytes sent before these.
     behind: u64,
     /// The ends of writes into the peer's memory that are not known to have arrived.
@@ -101,7 +101,7 @@ impl Inbound {
 
     fn consume(&mut self, bytes: usize) {
         self.parsed += bytes;
-        self.landing = (self.landing + bytes) % BLOCK_ALIGNMENT;
+        self.arrival_offset = (self.arrival_offset + bytes) % BLOCK_ALIGNMENT;
     }
 }
 
@@ -156,11 +156,11 @@ impl Node {
             && let Some((position, bytes)) = rings.lone_record(*end)
         {
             let carriage = self.wires.carriage;
-            let landing = carriage.landing(self.outbound.landing);
-            if let Some(header) = self.session.poll_lone_record(*end, bytes, landing) {
+            let arrival_offset = carriage.arrival_offset(self.outbound.arrival_offset);
+            if let Some(header) = self.session.poll_lone_record(*end, bytes, arrival_offset) {
                 rings.advance(*end, bytes);
                 self.counts.lone += 1;
-                self.outbound.landing = landing;
+                self.outbound.arrival_offset = arrival_offset;
                 let out = &mut self.outbound.bytes;
                 header.append_to(None, out);
                 self.senders[end].ring_bytes(position, bytes, out);
@@ -179,16 +179,16 @@ impl Node {
         }
         let Outbound {
             bytes: out,
-            landing,
+            arrival_offset,
             behind,
             writes,
             ..
         } = &mut self.outbound;
         let start = out.len();
         let carriage = self.wires.carriage;
-        *landing = carriage.landing(*landing);
+        *arrival_offset = carriage.arrival_offset(*arrival_offset);
         let mut rings = Rings(&mut self.senders);
-        let Some(body) = self.session.poll_transmit(&mut rings, *landing, out) else {
+        let Some(body) = self.session.poll_transmit(&mut rings, *arrival_offset, out) else {
             self.counts.out_of_credit += u64::from(self.session.is_out_of_credit());
             return Ok(false);
         };
@@ -221,11 +221,11 @@ impl Node {
                 let part = sender.chunk(chunk.sequence, chunk.offset, chunk.bytes)?;
                 let (sequence, offset) = (chunk.sequence, chunk.offset);
                 write([WRITE, memory.address(), sequence, offset], part, out);
-                *landing = (*landing + out.len() - start) % BLOCK_ALIGNMENT;
+                *arrival_offset = (*arrival_offset + out.len() - start) % BLOCK_ALIGNMENT;
                 writes.push_back(*behind + out.len() as u64);
                 return Ok(true);
             }
-            Body::Landing {
+            Body::EagerBlock {
                 end,
                 chunk,
                 memory,
@@ -238,7 +238,7 @@ impl Node {
                 writes.push_back(*behind + out.len() as u64);
                 let Some(word) = word else {
                     ensure!(head.is_empty(), "a write has a head");
-                    *landing = (*landing + out.len() - start) % BLOCK_ALIGNMENT;
+                    *arrival_offset = (*arrival_offset + out.len() - start) % BLOCK_ALIGNMENT;
                     return Ok(true);
                 };
                 // This is the message that a device sends behind the write.
@@ -275,7 +275,8 @@ impl Node {
         if may_repeat && self.random.chance(self.options.duplicate_per_mille) {
             self.outbound.bytes.extend_from_within(start..);
             let bytes = self.outbound.bytes.len() - start;
-            self.outbound.landing = (self.outbound.landing + bytes / 2) % BLOCK_ALIGNMENT;
+            self.outbound.arrival_offset =
+                (self.outbound.arrival_offset + bytes / 2) % BLOCK_ALIGNMENT;
             self.carried.frames_out += 1;
             self.counts.faults.count(Fault::Duplicate, true);
         }
@@ -285,7 +286,7 @@ impl Node {
     fn finish_frame(&mut self, start: usize) -> Checked {
         let Outbound {
             bytes: out,
-            landing,
+            arrival_offset,
             ..
         } = &mut self.outbound;
         let carriage = self.wires.carriage;
@@ -301,7 +302,7 @@ impl Node {
             "a frame of {} bytes goes out as {header:?}",
             out.len() - start
         );
-        *landing = (*landing + header.padded_length()) % BLOCK_ALIGNMENT;
+        *arrival_offset = (*arrival_offset + header.padded_length()) % BLOCK_ALIGNMENT;
         ensure!(
             header.padded_length() <= carriage.frame_bytes(),
             "a frame of {} bytes goes out, the longest is {}",
@@ -369,28 +370,28 @@ impl Node {
         let carriage = self.wires.carriage;
         self.carried.charged_in += carriage.cost(&header);
         self.carried.frames_in += 1;
-        let landing = carriage.landing(self.inbound.landing);
-        self.inbound.landing = landing;
+        let arrival_offset = carriage.arrival_offset(self.inbound.arrival_offset);
+        self.inbound.arrival_offset = arrival_offset;
         let bytes = self.inbound.unparsed();
         let frame = &bytes[..needed.min(header.length as usize)];
         // Half of the frames that could be lone records are handled as such at the first look.
         let lone = match header.sequence % 2 {
-            0 => self.session.handle_lone_record(frame, landing),
+            0 => self.session.handle_lone_record(frame, arrival_offset),
             _ => None,
         };
         if let Some(lone) = lone {
             self.counts.lone_in += 1;
             let body = &frame[lone.offset..][..lone.bytes];
-            let (landing, sequence) = (landing + lone.offset, lone.sequence);
+            let (arrival_offset, sequence) = (arrival_offset + lone.offset, lone.sequence);
             let receiver = self.receivers.get_mut(&lone.end);
             let receiver = receiver.ok_or("a record for no receiver")?;
-            receiver.take_records(sequence, 1, landing, body, ledger)?;
+            receiver.take_records(sequence, 1, arrival_offset, body, ledger)?;
             self.inbound.consume(needed);
             return Ok(true);
         }
         let arrival = self
             .session
-            .handle_frame(&header, frame, landing)
+            .handle_frame(&header, frame, arrival_offset)
             .map_err(|misbehaved| format!("an honest peer is accused: {misbehaved}"))?;
         let fill = header.padded_length() - header.length as usize;
         match arrival {
@@ -418,7 +419,13 @@ impl Node {
                     .receivers
                     .get_mut(&end)
                     .ok_or("records for no receiver")?;
-                receiver.take_records(first_sequence, records, landing + offset, body, ledger)?;
+                receiver.take_records(
+                    first_sequence,
+                    records,
+                    arrival_offset + offset,
+                    body,
+                    ledger,
+                )?;
                 self.take_landed(ledger)?;
             }
             Arrival::Chunk {
@@ -544,7 +551,7 @@ impl Node {
                 }
             }
             Place::Block { address, is_first } if here > 0 => {
-                self.landings.place(*address, bytes, *is_first)?;
+                self.eager_blocks.place(*address, bytes, *is_first)?;
                 *is_first = false;
             }
             Place::Read { offset } if here > 0 => {
@@ -578,12 +585,12 @@ impl Node {
     pub(super) fn put(&mut self, words: [u64; 4], bytes: &[u8]) {
         let Outbound {
             bytes: out,
-            landing,
+            arrival_offset,
             ..
         } = &mut self.outbound;
         let start = out.len();
         write(words, bytes, out);
-        *landing = (*landing + out.len() - start) % BLOCK_ALIGNMENT;
+        *arrival_offset = (*arrival_offset + out.len() - start) % BLOCK_ALIGNMENT;
     }
 }
 

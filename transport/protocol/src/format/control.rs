@@ -25,7 +25,7 @@ pub use known_receiver::KnownReceiver;
 pub use role::Role;
 
 use super::{
-    frame::HEAD_BYTES, landing_id::LandingId, message_version::MAX_OLDER_VERSIONS,
+    eager_block_id::EagerBlockId, frame::HEAD_BYTES, message_version::MAX_OLDER_VERSIONS,
     remote_memory::RemoteMemory,
 };
 use crate::credit::session::CONTROL_RESERVE_BYTES;
@@ -112,20 +112,20 @@ pub enum Control {
         sequence: u64,
     },
     /// Memory of the receiving end's is there for medium-sized messages to come.
-    GrantLanding {
+    GrantEagerBlock {
         /// The sending end.
         channel: u32,
         /// The block's number, and that of its first use.
-        landing: LandingId,
+        eager_block: EagerBlockId,
         /// The block's memory.
         memory: RemoteMemory,
     },
     /// The sending end no longer needs such memory, and nothing of it is under way.
-    ReturnLanding {
+    ReturnEagerBlock {
         /// The sending end.
         channel: u32,
         /// The block's number, and that of the use that will not come.
-        landing: LandingId,
+        eager_block: EagerBlockId,
     },
     /// The peer closes the session; nothing follows.
     Goodbye {
@@ -218,8 +218,8 @@ const WANT: u8 = 6;
 const RECALL: u8 = 7;
 const SURRENDER: u8 = 8;
 const GRANT_MEMORY: u8 = 9;
-const GRANT_LANDING: u8 = 10;
-const RETURN_LANDING: u8 = 11;
+const GRANT_EAGER_BLOCK: u8 = 10;
+const RETURN_EAGER_BLOCK: u8 = 11;
 const KNOWN: u8 = 12;
 const RESUMED: u8 = 13;
 const ABANDONED: u8 = 14;
@@ -312,20 +312,23 @@ impl Control {
                 writer.u32(*channel);
                 writer.u64s([*sequence]);
             }
-            Control::GrantLanding {
+            Control::GrantEagerBlock {
                 channel,
-                landing,
+                eager_block,
                 memory,
             } => {
-                let mut writer = writer.begin(GRANT_LANDING);
+                let mut writer = writer.begin(GRANT_EAGER_BLOCK);
                 writer.u32(*channel);
-                writer.u32(landing.to_word());
+                writer.u32(eager_block.to_word());
                 writer.memory(memory);
             }
-            Control::ReturnLanding { channel, landing } => {
-                let mut writer = writer.begin(RETURN_LANDING);
+            Control::ReturnEagerBlock {
+                channel,
+                eager_block,
+            } => {
+                let mut writer = writer.begin(RETURN_EAGER_BLOCK);
                 writer.u32(*channel);
-                writer.u32(landing.to_word());
+                writer.u32(eager_block.to_word());
             }
             Control::Goodbye { reason: None } => {
                 writer.begin(GOODBYE);
@@ -422,14 +425,14 @@ impl Control {
                 channel: reader.end()?,
                 sequence: reader.u64()?,
             },
-            GRANT_LANDING => Control::GrantLanding {
+            GRANT_EAGER_BLOCK => Control::GrantEagerBlock {
                 channel: reader.end()?,
-                landing: LandingId::from_word(reader.u32()?),
+                eager_block: EagerBlockId::from_word(reader.u32()?),
                 memory: reader.memory()?,
             },
-            RETURN_LANDING => Control::ReturnLanding {
+            RETURN_EAGER_BLOCK => Control::ReturnEagerBlock {
                 channel: reader.end()?,
-                landing: LandingId::from_word(reader.u32()?),
+                eager_block: EagerBlockId::from_word(reader.u32()?),
             },
             GOODBYE => Control::Goodbye { reason: None },
             ENDED => Control::Goodbye {

@@ -346,14 +346,14 @@ impl Extension {
 
 /// Zeros to put before a body so that its payloads lie aligned.
 ///
-/// `landing` is where the frame will begin in the arrival block (modulo
+/// `arrival_offset` is where the frame will begin in the arrival block (modulo
 /// [`BLOCK_ALIGNMENT`]); the first record's header word ends where its payload
 /// begins, 8 bytes further on.
 #[inline]
 #[must_use]
-pub fn pad_for(landing: usize, extension: bool, alignment: usize) -> u8 {
+pub fn pad_for(arrival_offset: usize, extension: bool, alignment: usize) -> u8 {
     let extension = if extension { EXTENSION_BYTES } else { 0 };
-    let payload = landing + HEADER_BYTES + extension + super::record::HEADER_BYTES;
+    let payload = arrival_offset + HEADER_BYTES + extension + super::record::HEADER_BYTES;
     debug_assert!(alignment.is_power_of_two());
     (payload.wrapping_neg() & (alignment - 1)) as u8
 }
@@ -474,11 +474,14 @@ mod tests {
     #[test]
     fn padding_aligns_the_payload() {
         for alignment in [8, 16, 32, 64] {
-            for landing in (0..64).step_by(8) {
+            for arrival_offset in (0..64).step_by(8) {
                 for extension in [false, true] {
-                    let pad = usize::from(pad_for(landing, extension, alignment));
+                    let pad = usize::from(pad_for(arrival_offset, extension, alignment));
                     let ext = if extension { EXTENSION_BYTES } else { 0 };
-                    assert_eq!((landing + HEADER_BYTES + ext + pad + 8) % alignment, 0);
+                    assert_eq!(
+                        (arrival_offset + HEADER_BYTES + ext + pad + 8) % alignment,
+                        0
+                    );
                     assert!(pad < alignment);
                 }
             }

@@ -26,8 +26,8 @@
 use thiserror::Error;
 
 use super::{
+    eager_block_id::{EAGER_BLOCKS_PER_SESSION, EagerBlockId},
     in_segment::{IS_NEW, IS_PART},
-    landing_id::{LANDINGS_PER_SESSION, LandingId},
 };
 
 /// The header word in front of a payload, taken apart.
@@ -126,11 +126,11 @@ impl RecordKind {
 }
 
 /// The number of no block: a session has fewer.
-const NO_BLOCK: LandingId = LandingId {
+const NO_BLOCK: EagerBlockId = EagerBlockId {
     index: u16::MAX,
     generation: u16::MAX,
 };
-const _: () = assert!(LANDINGS_PER_SESSION < u16::MAX as usize);
+const _: () = assert!(EAGER_BLOCKS_PER_SESSION < u16::MAX as usize);
 
 /// The announcement of a message that travels outside the ring: its length, and the segment that the
 /// peer maps or the block that the peer granted, if the message lies in one.
@@ -149,13 +149,13 @@ impl LargeAnnouncement {
     /// The message goes in chunks.
     #[must_use]
     pub fn in_chunks(length: usize) -> Self {
-        Self::in_landing(length, NO_BLOCK)
+        Self::in_eager_block(length, NO_BLOCK)
     }
 
-    /// The message was written into a landing block.
+    /// The message was written into a eager block.
     #[must_use]
-    pub fn in_landing(length: usize, landing: LandingId) -> Self {
-        Self::in_place(length, landing.to_word())
+    pub fn in_eager_block(length: usize, eager_block: EagerBlockId) -> Self {
+        Self::in_place(length, eager_block.to_word())
     }
 
     fn in_place(length: usize, place: u32) -> Self {
@@ -168,7 +168,7 @@ impl LargeAnnouncement {
         }
     }
 
-    /// Makes the payload of an announcement [in a block](Self::in_landing) say that the message
+    /// Makes the payload of an announcement [in a block](Self::in_eager_block) say that the message
     /// goes in chunks: the block is no longer available.
     pub fn forget_block(payload: &mut [u8; Self::BYTES]) {
         payload[8..12].copy_from_slice(&NO_BLOCK.to_word().to_le_bytes());
@@ -177,14 +177,14 @@ impl LargeAnnouncement {
     /// Length of a message that travels beside the ring, and where it was written, if it was;
     /// `None` if the bytes are no such announcement.
     #[must_use]
-    pub fn parse(payload: &[u8]) -> Option<(u64, Option<LandingId>)> {
+    pub fn parse(payload: &[u8]) -> Option<(u64, Option<EagerBlockId>)> {
         let (length, place) = payload.split_first_chunk()?;
         let (word, [0, 0, 0, 0]) = place.split_first_chunk()? else {
             return None;
         };
-        let landing = LandingId::from_word(u32::from_le_bytes(*word));
-        let landing = (landing != NO_BLOCK).then_some(landing);
-        Some((u64::from_le_bytes(*length), landing))
+        let eager_block = EagerBlockId::from_word(u32::from_le_bytes(*word));
+        let eager_block = (eager_block != NO_BLOCK).then_some(eager_block);
+        Some((u64::from_le_bytes(*length), eager_block))
     }
 
     /// The message lies in a segment; one that is new is passed beside the ring.
@@ -429,15 +429,15 @@ mod tests {
 
         #[test]
         fn announcements_survive_the_round_trip(length in 1..1usize << 40, word: Option<u32>) {
-            let landing = word.map(LandingId::from_word);
-            let announcement = match landing {
+            let eager_block = word.map(EagerBlockId::from_word);
+            let announcement = match eager_block {
                 None => LargeAnnouncement::in_chunks(length),
-                Some(landing) => LargeAnnouncement::in_landing(length, landing),
+                Some(eager_block) => LargeAnnouncement::in_eager_block(length, eager_block),
             };
             prop_assert_eq!(announcement.bytes().len(), LargeAnnouncement::BYTES);
             let parsed = LargeAnnouncement::parse(announcement.bytes());
-            let landing = landing.filter(|landing| *landing != NO_BLOCK);
-            prop_assert_eq!(parsed, Some((length as u64, landing)));
+            let eager_block = eager_block.filter(|eager_block| *eager_block != NO_BLOCK);
+            prop_assert_eq!(parsed, Some((length as u64, eager_block)));
         }
 
         #[test]

@@ -109,11 +109,11 @@ impl SessionCredit {
         extension: Option<Extension>,
         body_bytes: usize,
         alignment: usize,
-        landing: usize,
+        arrival_offset: usize,
         head: &mut Vec<u8>,
     ) {
         let has_extension = extension.is_some();
-        let pad = pad_for(landing, has_extension, alignment);
+        let pad = pad_for(arrival_offset, has_extension, alignment);
         let extension_bytes = if has_extension { EXTENSION_BYTES } else { 0 };
         let length = HEADER_BYTES + extension_bytes + usize::from(pad) + body_bytes;
         let frame = FrameHeader {

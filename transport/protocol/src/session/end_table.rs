@@ -27,7 +27,7 @@ use crate::{
         counters::Counters,
     },
     id_map::IdMap,
-    transfer::eager_write::LandingId,
+    transfer::eager_write::EagerBlockId,
 };
 use turns::EndTurns;
 
@@ -384,7 +384,7 @@ impl EndTable {
     /// Notes that a large message is to be published as announcement `sequence`. Call this before
     /// [`mark_ready`](Self::mark_ready) shows the record. If this returns a block, the announcement
     /// names it.
-    pub fn announce_large(&mut self, end: u32, sequence: u64, length: u64) -> Option<LandingId> {
+    pub fn announce_large(&mut self, end: u32, sequence: u64, length: u64) -> Option<EagerBlockId> {
         self.sender_mut(end)?.announce(sequence, length)
     }
 

@@ -3,7 +3,7 @@
 #[cfg(doc)]
 use super::super::transfer::rendezvous::OfferStep;
 #[cfg(doc)]
-use super::Landings;
+use super::EagerBlocks;
 use super::{Arrival, EndChannel, LocalEnd, PeerMisbehaved, Session, SessionEvent};
 use crate::{
     format::control::{CloseReason, Control, Role},
@@ -12,7 +12,7 @@ use crate::{
 
 impl Session {
     /// Gives the peer its blocks back, because sending end `end` rests.
-    pub fn return_landings(&mut self, end: u32) {
+    pub fn return_eager_blocks(&mut self, end: u32) {
         // After a close, the peer gets its memory back without a message.
         let Some(LocalEnd {
             state: EndChannel::Sender(sender),
@@ -23,10 +23,10 @@ impl Session {
             return;
         };
         let released = sender.counters.released;
-        for landing in sender.landings.give_up(released) {
-            self.outgoing.say(Control::ReturnLanding {
+        for eager_block in sender.eager_blocks.give_up(released) {
+            self.outgoing.say(Control::ReturnEagerBlock {
                 channel: end,
-                landing,
+                eager_block,
             });
         }
     }
@@ -228,20 +228,20 @@ impl Session {
 
     /// Grants the sender of receiving end `end` a block for later messages, which is that memory.
     /// Returns the block's index, or `None` if no more blocks may be granted. The block is the
-    /// peer's until it is [returned](super::SessionEvent::LandingReturned), the peer's end was
+    /// peer's until it is [returned](super::SessionEvent::EagerBlockReturned), the peer's end was
     /// closed, or nothing of the peer can come any more. From when a message
     /// [landed](Landings::poll_landed) there until its release, the block is not the peer's.
-    pub fn grant_landing(&mut self, end: u32, memory: RemoteMemory) -> Option<u16> {
+    pub fn grant_eager_block(&mut self, end: u32, memory: RemoteMemory) -> Option<u16> {
         debug_assert!(self.config.wires.writes);
         let is_live = self.outgoing.stage.is_live();
         let entry = self.ends.entries.get(end).filter(|_| is_live)?;
         let channel = entry.peer.filter(|_| !entry.closed_there)?;
-        let landing = self.landings.grant(end)?;
-        self.outgoing.say(Control::GrantLanding {
+        let eager_block = self.eager_blocks.grant(end)?;
+        self.outgoing.say(Control::GrantEagerBlock {
             channel,
-            landing,
+            eager_block,
             memory,
         });
-        Some(landing.index)
+        Some(eager_block.index)
     }
 }

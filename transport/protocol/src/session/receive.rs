@@ -3,7 +3,7 @@
 
 use super::{
     Arrival, EndChannel, LocalEnd, LoneRecord, PeerMisbehaved, PeerOpen, Session, SessionEvent,
-    receive_channel::Landing, resume::Stage,
+    receive_channel::EagerBlock, resume::Stage,
 };
 use crate::{
     credit::session::CONTROL_RESERVE_BYTES,
@@ -13,28 +13,28 @@ use crate::{
         record::{self, RecordHeader},
     },
     framing::Carriage,
-    transfer::{eager_write::LandingId, rendezvous::Way},
+    transfer::{eager_write::EagerBlockId, rendezvous::Way},
 };
 
 impl Session {
     /// Takes in one frame, from its header to the end of its body. For a chunk, only the head need
     /// be there: `frame` may end with it.
     ///
-    /// `landing` is where the frame begins in arrival memory, modulo 64.
+    /// `arrival_offset` is where the frame begins in arrival memory, modulo 64.
     #[inline(always)]
     pub fn handle_frame(
         &mut self,
         header: &FrameHeader,
         frame: &[u8],
-        landing: usize,
+        arrival_offset: usize,
     ) -> Result<Arrival, PeerMisbehaved> {
         if header.kind != FrameKind::Records || header.extension {
-            return self.handle_any_frame(header, frame, landing);
+            return self.handle_any_frame(header, frame, arrival_offset);
         }
         self.credit.take_cost(header)?;
         self.outgoing.has_errands |= self.credit.granting.is_owed_much();
         let offset = header.body_offset();
-        self.handle_records(header, &frame[offset..], landing + offset)
+        self.handle_records(header, &frame[offset..], arrival_offset + offset)
     }
 
     /// Takes in a frame of one message and nothing else, as requests and their answers are. The
@@ -42,10 +42,14 @@ impl Session {
     /// other frame, and for a wrong one; [`handle_frame`](Self::handle_frame) then tells what it
     /// is. For a lone message `handle_frame` returns the same, at twice the cost.
     ///
-    /// `frame` and `landing` are as for [`handle_frame`](Self::handle_frame).
+    /// `frame` and `arrival_offset` are as for [`handle_frame`](Self::handle_frame).
     #[inline(always)]
     #[must_use]
-    pub fn handle_lone_record(&mut self, frame: &[u8], landing: usize) -> Option<LoneRecord> {
+    pub fn handle_lone_record(
+        &mut self,
+        frame: &[u8],
+        arrival_offset: usize,
+    ) -> Option<LoneRecord> {
         let header = FrameHeader::parse_plain(frame)?;
         let offset = header.body_offset();
         let word = frame[offset..].first_chunk::<{ record::HEADER_BYTES }>()?;
@@ -67,7 +71,8 @@ impl Session {
         else {
             return None;
         };
-        let is_aligned = (landing + offset + record::HEADER_BYTES) & (channel.alignment - 1) == 0;
+        let is_aligned =
+            (arrival_offset + offset + record::HEADER_BYTES) & (channel.alignment - 1) == 0;
         if !is_due
             || !is_aligned
             || channel.awaits_arrivals()
@@ -90,7 +95,7 @@ impl Session {
         &mut self,
         header: &FrameHeader,
         frame: &[u8],
-        landing: usize,
+        arrival_offset: usize,
     ) -> Result<Arrival, PeerMisbehaved> {
         let extension = header
             .extension
@@ -128,7 +133,9 @@ impl Session {
                 control.map_or(Ok(()), |control| self.handle_control(control))?;
                 Ok(Arrival::Nothing)
             }
-            FrameKind::Records => self.handle_records(header, &frame[offset..], landing + offset),
+            FrameKind::Records => {
+                self.handle_records(header, &frame[offset..], arrival_offset + offset)
+            }
             FrameKind::Chunk => {
                 self.config.data_path.check_data_frame()?;
                 self.ends.handle_chunk(header)
@@ -142,7 +149,7 @@ impl Session {
         &mut self,
         header: &FrameHeader,
         body: &[u8],
-        body_landing: usize,
+        body_eager_block: usize,
     ) -> Result<Arrival, PeerMisbehaved> {
         self.config.data_path.check_data_frame()?;
         let Some((end, channel)) = self.ends.addressee(header.channel)? else {
@@ -150,16 +157,16 @@ impl Session {
         };
         let alignment = channel.alignment;
         // The alignment is a power of two, since the spec was checked.
-        if (body_landing + record::HEADER_BYTES) & (alignment - 1) != 0 {
+        if (body_eager_block + record::HEADER_BYTES) & (alignment - 1) != 0 {
             return Err(PeerMisbehaved::Misaligned { alignment });
         }
-        let mut landing = Landing {
+        let mut eager_block = EagerBlock {
             end,
-            blocks: &mut self.landings,
+            blocks: &mut self.eager_blocks,
             keeps: self.config.resumes,
             offers: self.config.wires.reads > 0,
         };
-        let records = channel.handle_records(header.sequence, body, &mut landing)?;
+        let records = channel.handle_records(header.sequence, body, &mut eager_block)?;
         let is_urgent = channel.arrival_is_urgent() || channel.owes_news;
         if records.large > 0 {
             self.events.extend(channel.tell_large(end));
@@ -275,7 +282,7 @@ impl Session {
             } => self
                 .ends
                 .handle_grant(channel, sequence, Way::Chunks, bytes),
-            Control::GrantMemory { .. } | Control::GrantLanding { .. }
+            Control::GrantMemory { .. } | Control::GrantEagerBlock { .. }
                 if !self.config.wires.writes =>
             {
                 Err(PeerMisbehaved::UnknownGrant)
@@ -299,12 +306,17 @@ impl Session {
                 key,
             } => self.handle_offered_rail(channel, sequence, rail, key),
             Control::Taken { channel, sequence } => self.ends.handle_taken(channel, sequence),
-            Control::GrantLanding {
+            Control::GrantEagerBlock {
                 channel,
-                landing,
+                eager_block,
                 memory,
-            } => self.ends.handle_granted_landing(channel, landing, memory),
-            Control::ReturnLanding { channel, landing } => self.handle_returned(channel, landing),
+            } => self
+                .ends
+                .handle_granted_eager_block(channel, eager_block, memory),
+            Control::ReturnEagerBlock {
+                channel,
+                eager_block,
+            } => self.handle_returned(channel, eager_block),
             Control::Goodbye { reason } => {
                 // The peer may repeat this over new wires.
                 if !std::mem::replace(&mut self.heard_goodbye, true) {
@@ -353,13 +365,13 @@ impl Session {
         }
     }
 
-    fn handle_returned(&mut self, channel: u32, id: LandingId) -> Result<(), PeerMisbehaved> {
+    fn handle_returned(&mut self, channel: u32, id: EagerBlockId) -> Result<(), PeerMisbehaved> {
         let end = self.ends.paired(Role::Sender, channel);
-        if !end.is_some_and(|end| self.landings.take_back(id, end)) {
-            return Err(PeerMisbehaved::WrongLanding { id });
+        if !end.is_some_and(|end| self.eager_blocks.take_back(id, end)) {
+            return Err(PeerMisbehaved::WrongEagerBlock { id });
         }
         self.events
-            .push_back(SessionEvent::LandingReturned { index: id.index });
+            .push_back(SessionEvent::EagerBlockReturned { index: id.index });
         Ok(())
     }
 }

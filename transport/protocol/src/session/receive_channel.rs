@@ -12,7 +12,7 @@ use crate::{
         record::{self, LargeAnnouncement, RecordHeader, RecordKind},
     },
     transfer::{
-        eager_write::{Landings, lands},
+        eager_write::{EagerBlocks, lands},
         rendezvous::{LARGE_PER_CHANNEL, Transfers},
     },
 };
@@ -65,9 +65,9 @@ pub(super) struct Records {
 }
 
 /// The blocks for medium-sized messages of an end.
-pub(super) struct Landing<'a> {
+pub(super) struct EagerBlock<'a> {
     pub(super) end: u32,
-    pub(super) blocks: &'a mut Landings,
+    pub(super) blocks: &'a mut EagerBlocks,
     /// The sender keeps a message until it hears that it is there.
     pub(super) keeps: bool,
     /// The sender offers its memory of large messages.
@@ -111,7 +111,7 @@ impl ReceiveChannel {
         &mut self,
         sequence_low: u32,
         body: &[u8],
-        landing: &mut Landing<'_>,
+        eager_block: &mut EagerBlock<'_>,
     ) -> Result<Records, PeerMisbehaved> {
         let first_sequence = self.arrived + 1;
         if first_sequence as u32 != sequence_low {
@@ -156,7 +156,7 @@ impl ReceiveChannel {
                     .ok_or(PeerMisbehaved::RecordKind { sequence })?,
             };
             if kind.is_large() {
-                large += self.handle_announcement(sequence, payload, landing)?;
+                large += self.handle_announcement(sequence, payload, eager_block)?;
             } else if payload.len() as u64 > self.max_message_bytes {
                 let length = payload.len() as u64;
                 return Err(PeerMisbehaved::TooLong {
@@ -231,7 +231,7 @@ impl ReceiveChannel {
         &mut self,
         sequence: u64,
         payload: &[u8],
-        landing: &mut Landing<'_>,
+        eager_block: &mut EagerBlock<'_>,
     ) -> Result<usize, PeerMisbehaved> {
         let (length, place) =
             LargeAnnouncement::parse(payload).ok_or(PeerMisbehaved::RecordCut { sequence })?;
@@ -243,13 +243,13 @@ impl ReceiveChannel {
         }
         if let Some(id) = place {
             let has_landed = lands(length)
-                && landing
+                && eager_block
                     .blocks
-                    .fill(id, landing.end, sequence, length as usize);
+                    .fill(id, eager_block.end, sequence, length as usize);
             if !has_landed {
-                return Err(PeerMisbehaved::UngrantedLanding { sequence, id });
+                return Err(PeerMisbehaved::UngrantedEagerBlock { sequence, id });
             }
-            if landing.keeps {
+            if eager_block.keeps {
                 self.landed = sequence;
                 self.is_kept_there();
             }
@@ -258,7 +258,7 @@ impl ReceiveChannel {
         if self.large.is_full() {
             return Err(PeerMisbehaved::TooManyLarge { sequence });
         }
-        self.large.announce(sequence, length, landing.offers);
+        self.large.announce(sequence, length, eager_block.offers);
         Ok(1)
     }
 

@@ -27,7 +27,7 @@ use crate::{
     },
     framing::Carriage,
     id_map::IdMap,
-    transfer::eager_write::Landings,
+    transfer::eager_write::EagerBlocks,
 };
 
 /// The terms of a session's wires: those that it begins with, or new ones, which may differ.
@@ -106,7 +106,7 @@ impl Session {
         debug_assert!(self.outgoing.is_suspended());
         self.config.wires = wires;
         self.credit = SessionCredit::new(wires, self.config.dialed);
-        self.landings = Landings::default();
+        self.eager_blocks = EagerBlocks::default();
         self.outgoing.resume();
         self.ends.turns.take_terms(&wires);
         let (control, events) = (&mut self.outgoing.control, &mut self.events);

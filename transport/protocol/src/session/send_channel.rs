@@ -11,7 +11,7 @@ use crate::{
         counters::{Counters, ImpossibleCounters},
     },
     transfer::{
-        eager_write::{GrantedLandings, LandingId, lands},
+        eager_write::{EagerBlockId, GrantedEagerBlocks, lands},
         rendezvous::{Chunk, RemoteMemory, Transfers},
     },
 };
@@ -33,7 +33,7 @@ pub(super) struct SendChannel {
     /// Large messages that were announced, and that the peer has not said to have arrived.
     pub(super) unconfirmed: VecDeque<Unconfirmed>,
     /// Blocks for messages of medium size.
-    pub(super) landings: GrantedLandings,
+    pub(super) eager_blocks: GrantedEagerBlocks,
     /// The last frame was a chunk: records go next, so neither starves the other.
     pub(super) chunk_went_last: bool,
 
@@ -55,7 +55,7 @@ pub(super) struct Unannounced {
     pub(super) sequence: u64,
     pub(super) length: u64,
     /// The message's block, if it has one.
-    pub(super) landing: Option<(LandingId, RemoteMemory)>,
+    pub(super) eager_block: Option<(EagerBlockId, RemoteMemory)>,
     /// The message was written to its block.
     pub(super) is_written: bool,
     /// The message's record names a block of old wires.
@@ -108,9 +108,9 @@ impl SendChannel {
             self.unconfirmed.push_back(Unconfirmed {
                 sequence: next.sequence,
                 length: next.length,
-                has_landed: next.landing.is_some(),
+                has_landed: next.eager_block.is_some(),
             });
-            if next.landing.is_none() {
+            if next.eager_block.is_none() {
                 self.large.announce(next.sequence, next.length, offers);
                 any = offers;
             }
@@ -120,19 +120,19 @@ impl SendChannel {
 
     /// Notes that a large message is about to be published. Returns the block that it goes into, if
     /// it is of medium size and there is one.
-    pub(super) fn announce(&mut self, sequence: u64, length: u64) -> Option<LandingId> {
+    pub(super) fn announce(&mut self, sequence: u64, length: u64) -> Option<EagerBlockId> {
         let released = self.counters.released;
-        let landing = lands(length)
-            .then(|| self.landings.take(sequence, length, released))
+        let eager_block = lands(length)
+            .then(|| self.eager_blocks.take(sequence, length, released))
             .flatten();
         self.unannounced.push_back(Unannounced {
             sequence,
             length,
-            landing,
+            eager_block,
             is_written: false,
             names_dead_block: false,
         });
-        landing.map(|(id, _)| id)
+        eager_block.map(|(id, _)| id)
     }
 
     /// Returns whether the next announcement has to wait: its message is not in its block yet, or
@@ -140,7 +140,7 @@ impl SendChannel {
     pub(super) fn holds_announcement(&self) -> bool {
         self.unannounced
             .front()
-            .is_some_and(|next| match next.landing {
+            .is_some_and(|next| match next.eager_block {
                 Some(_) => !next.is_written,
                 None => self.large.is_full(),
             })
@@ -149,7 +149,7 @@ impl SendChannel {
     /// Returns the next message to be announced, if it has a block and is not in the block yet.
     pub(super) fn unlanded(&self) -> Option<Unannounced> {
         let next = self.unannounced.front().copied();
-        next.filter(|next| next.landing.is_some() && !next.is_written)
+        next.filter(|next| next.eager_block.is_some() && !next.is_written)
     }
 
     /// Returns whether records go next, and not a piece of a large message. `has_piece` says
@@ -203,9 +203,9 @@ impl SendChannel {
 
     /// Drops the grants of wires that are gone.
     pub(super) fn grants_are_over(&mut self) {
-        self.landings = GrantedLandings::default();
+        self.eager_blocks = GrantedEagerBlocks::default();
         for next in &mut self.unannounced {
-            next.names_dead_block |= next.landing.take().is_some();
+            next.names_dead_block |= next.eager_block.take().is_some();
             next.is_written = false;
         }
     }
@@ -245,7 +245,7 @@ impl SendChannel {
             self.unannounced.push_front(Unannounced {
                 sequence: lost.sequence,
                 length: lost.length,
-                landing: None,
+                eager_block: None,
                 is_written: false,
                 names_dead_block: lost.has_landed,
             });

@@ -3,7 +3,7 @@
 
 use std::mem;
 
-use super::{Body, EndChannel, LandingWord, RecordSource, Run, Session};
+use super::{Body, EagerBlockWord, EndChannel, RecordSource, Run, Session};
 use crate::{
     format::{
         control::{Control, Role},
@@ -20,24 +20,24 @@ impl Session {
     /// Builds the next frame: its head (header, extension, padding, control message) is
     /// appended to `head`, the returned body follows it, then zeros up to a multiple of 8.
     ///
-    /// `landing` is where the frame begins in the peer's arrival memory, modulo 64. Drain it
+    /// `arrival_offset` is where the frame begins in the peer's arrival memory, modulo 64. Drain it
     /// whenever a handle published, a frame arrived or a wish was made.
     #[inline]
     #[must_use]
     pub fn poll_transmit(
         &mut self,
         source: &mut impl RecordSource,
-        landing: usize,
+        arrival_offset: usize,
         head: &mut Vec<u8>,
     ) -> Option<Body> {
         if !self.outgoing.has_errands {
             let end = self.ends.turns.ready.pop_front()?;
             if let Some(records) = self.poll_records(end, source) {
-                return Some(self.frame_records(&records, None, landing, head));
+                return Some(self.frame_records(&records, None, arrival_offset, head));
             }
             self.ends.turns.ready.push_front(end);
         }
-        let body = self.poll_anything(source, landing, head);
+        let body = self.poll_anything(source, arrival_offset, head);
         if body.is_none() {
             self.outgoing.has_errands =
                 self.knows_errands() || self.credit.has_riders() || !self.outgoing.stage.is_live();
@@ -56,7 +56,7 @@ impl Session {
         &mut self,
         end: u32,
         bytes: usize,
-        landing: usize,
+        arrival_offset: usize,
     ) -> Option<FrameHeader> {
         if self.outgoing.has_errands || !self.ends.turns.ready.is_empty() {
             return None;
@@ -68,7 +68,7 @@ impl Session {
         let EndChannel::Sender(channel) = &mut entry.state else {
             return None;
         };
-        let pad = pad_for(landing, false, channel.alignment);
+        let pad = pad_for(arrival_offset, false, channel.alignment);
         let header = FrameHeader {
             length: (HEADER_BYTES + usize::from(pad) + bytes) as u32,
             pad,
@@ -88,14 +88,14 @@ impl Session {
     fn poll_anything(
         &mut self,
         source: &mut impl RecordSource,
-        landing: usize,
+        arrival_offset: usize,
         head: &mut Vec<u8>,
     ) -> Option<Body> {
         if self.outgoing.is_suspended() {
             return None;
         }
         if self.credit.allows_talk_only() {
-            return self.talk_of_credit(self.is_out_of_credit(), landing, head);
+            return self.talk_of_credit(self.is_out_of_credit(), arrival_offset, head);
         }
         if let Some(control) = self.outgoing.next() {
             let closed = match control {
@@ -105,7 +105,7 @@ impl Session {
             if let Some(end) = closed {
                 self.ends.turns.tell_first_of(end);
             }
-            self.build_control(control.as_ref(), landing, head);
+            self.build_control(control.as_ref(), arrival_offset, head);
             if let Some(end) = closed {
                 self.close_went(end);
             }
@@ -115,20 +115,20 @@ impl Session {
             // Only when all credit has been spent is it known whether anything waits behind this
             // frame. A session that must ask for credit has asked by then, so this frame does not
             // ask.
-            return self.talk_of_credit(false, landing, head);
+            return self.talk_of_credit(false, arrival_offset, head);
         }
         if self.ends.news_are_urgent() {
-            self.build_control(None, landing, head);
+            self.build_control(None, arrival_offset, head);
             return Some(Body::Inline);
         }
         for _ in 0..self.ends.turns.ready.len() {
             let end = self.ends.turns.ready.pop_front()?;
-            match self.serve(end, source, landing, head) {
+            match self.serve(end, source, arrival_offset, head) {
                 Served::Frame(body) => return Some(body),
                 Served::OutOfCredit => self.ends.turns.ready.push_back(end),
                 Served::Empty => self.ends.leaves_ready(end),
                 Served::Closed(close) => {
-                    self.build_control(Some(&close), landing, head);
+                    self.build_control(Some(&close), arrival_offset, head);
                     self.close_went(end);
                     return Some(Body::Inline);
                 }
@@ -137,30 +137,35 @@ impl Session {
         if self.outgoing.stage.is_live() && self.goodbye_is_next() {
             self.ends.queue_last_news();
             if self.ends.turns.news.len() > 1 {
-                self.build_control(None, landing, head);
+                self.build_control(None, arrival_offset, head);
                 return Some(Body::Inline);
             }
             // The goodbye carries the rest of the news.
             let goodbye = self.outgoing.take_goodbye();
-            self.build_control(Some(&goodbye), landing, head);
+            self.build_control(Some(&goodbye), arrival_offset, head);
             return Some(Body::Inline);
         }
         // A channel that gets here cannot use the credit that it has.
         if !self.outgoing.said_goodbye()
             && let Some(surrender) = self.credit.surrender()
         {
-            self.build_control(Some(&surrender), landing, head);
+            self.build_control(Some(&surrender), arrival_offset, head);
             return Some(Body::Inline);
         }
-        self.talk_of_credit(self.is_out_of_credit(), landing, head)
+        self.talk_of_credit(self.is_out_of_credit(), arrival_offset, head)
     }
 
     /// Builds the talk about credit that is due, if there is any and a buffer is free for it. Also
     /// tells that something `waits` for credit.
-    fn talk_of_credit(&mut self, waits: bool, landing: usize, head: &mut Vec<u8>) -> Option<Body> {
+    fn talk_of_credit(
+        &mut self,
+        waits: bool,
+        arrival_offset: usize,
+        head: &mut Vec<u8>,
+    ) -> Option<Body> {
         let talk = self.credit.next_talk(waits)?;
         let frame = FrameHeader::new(FrameKind::Control, 0, self.credit.talk_sequence());
-        self.build_whole(frame, talk.as_ref(), landing, head);
+        self.build_whole(frame, talk.as_ref(), arrival_offset, head);
         self.credit.talk_went(talk.as_ref());
         Some(Body::Inline)
     }
@@ -250,7 +255,7 @@ impl Session {
         &mut self,
         records: &FrameRecords,
         extension: Option<Extension>,
-        landing: usize,
+        arrival_offset: usize,
         head: &mut Vec<u8>,
     ) -> Body {
         let &FrameRecords {
@@ -261,7 +266,7 @@ impl Session {
         } = records;
         let frame = FrameHeader::new(FrameKind::Records, end, sequence);
         self.credit
-            .append_head(frame, extension, run.bytes, alignment, landing, head);
+            .append_head(frame, extension, run.bytes, alignment, arrival_offset, head);
         Body::Records {
             end,
             position: run.position,
@@ -274,13 +279,13 @@ impl Session {
         &mut self,
         end: u32,
         source: &mut impl RecordSource,
-        landing: usize,
+        arrival_offset: usize,
         head: &mut Vec<u8>,
     ) -> Served {
         if let Some(records) = self.poll_records(end, source) {
             let wants = self.wants_behind_this();
             let extension = self.extension_of(false, wants, true);
-            return Served::Frame(self.frame_records(&records, extension, landing, head));
+            return Served::Frame(self.frame_records(&records, extension, arrival_offset, head));
         }
         let Some(entry) = self.ends.entries.get_mut(end) else {
             return Served::Empty;
@@ -295,7 +300,7 @@ impl Session {
             if let Some(next) = channel.unlanded() {
                 if !may_write {
                     self.ends.turns.await_write(end);
-                } else if let Some(body) = self.land(end, next, source, landing, head) {
+                } else if let Some(body) = self.land(end, next, source, arrival_offset, head) {
                     self.ends.turns.ready.push_back(end);
                     return Served::Frame(body);
                 }
@@ -306,7 +311,7 @@ impl Session {
             if let Some(piece) = channel.large.next_piece(longest, may_write) {
                 channel.chunk_went_last = true;
                 self.ends.turns.ready.push_back(end);
-                return Served::Frame(self.frame_piece(end, piece, landing, head));
+                return Served::Frame(self.frame_piece(end, piece, arrival_offset, head));
             }
             if !channel.large.has_piece(may_write) && channel.large.has_piece(true) {
                 self.ends.turns.await_write(end);
@@ -340,12 +345,12 @@ impl Session {
         end: u32,
         next: Unannounced,
         source: &mut impl RecordSource,
-        landing: usize,
+        arrival_offset: usize,
         head: &mut Vec<u8>,
     ) -> Option<Body> {
         let can_tell = self.config.wires.immediate;
         let channel = self.ends.sender_mut(end)?;
-        let (id, memory) = next.landing?;
+        let (id, memory) = next.eager_block?;
         let is_next = next.sequence == channel.sent + 1;
         let mut word = None;
         if can_tell && is_next {
@@ -364,8 +369,8 @@ impl Session {
                 };
                 let wants = self.wants_behind_this();
                 let extension = self.extension_of(false, wants, true);
-                self.frame_records(&records, extension, landing, head);
-                word = Some(LandingWord {
+                self.frame_records(&records, extension, arrival_offset, head);
+                word = Some(EagerBlockWord {
                     immediate: id.to_word(),
                     position: run.position,
                     bytes: run.bytes,
@@ -382,7 +387,7 @@ impl Session {
                 .is_written = true;
         }
         self.ends.turns.writes_under_way += 1;
-        Some(Body::Landing {
+        Some(Body::EagerBlock {
             end,
             chunk: next.whole(),
             memory,
@@ -391,7 +396,13 @@ impl Session {
     }
 
     /// Builds the frame or write that carries a piece of a large message.
-    fn frame_piece(&mut self, end: u32, piece: Piece, landing: usize, head: &mut Vec<u8>) -> Body {
+    fn frame_piece(
+        &mut self,
+        end: u32,
+        piece: Piece,
+        arrival_offset: usize,
+        head: &mut Vec<u8>,
+    ) -> Body {
         match piece {
             Piece::Write(chunk, memory) => {
                 self.ends.turns.writes_under_way += 1;
@@ -399,20 +410,25 @@ impl Session {
             }
             Piece::Chunk(chunk) => {
                 let frame = FrameHeader::new(FrameKind::Chunk, end, chunk.sequence as u32);
-                self.build_head(frame, chunk.bytes, 8, landing, head);
+                self.build_head(frame, chunk.bytes, 8, arrival_offset, head);
                 Body::Chunk { end, chunk }
             }
             Piece::Written { sequence } => {
                 let frame = FrameHeader::new(FrameKind::Written, end, sequence as u32);
-                self.build_whole(frame, None, landing, head);
+                self.build_whole(frame, None, arrival_offset, head);
                 Body::Inline
             }
         }
     }
 
-    fn build_control(&mut self, control: Option<&Control>, landing: usize, head: &mut Vec<u8>) {
+    fn build_control(
+        &mut self,
+        control: Option<&Control>,
+        arrival_offset: usize,
+        head: &mut Vec<u8>,
+    ) {
         let frame = FrameHeader::new(FrameKind::Control, 0, 0);
-        self.build_whole(frame, control, landing, head);
+        self.build_whole(frame, control, arrival_offset, head);
     }
 
     /// Builds a whole frame, whose body is a control message or nothing.
@@ -420,7 +436,7 @@ impl Session {
         &mut self,
         frame: FrameHeader,
         control: Option<&Control>,
-        landing: usize,
+        arrival_offset: usize,
         head: &mut Vec<u8>,
     ) {
         let mut body = mem::take(&mut self.outgoing.control_body);
@@ -429,7 +445,7 @@ impl Session {
             control.encode(&mut body);
         }
         let start = head.len();
-        self.build_head(frame, body.len(), 8, landing, head);
+        self.build_head(frame, body.len(), 8, arrival_offset, head);
         head.extend_from_slice(&body);
         self.outgoing.control_body = body;
         let padded = (head.len() - start).next_multiple_of(FRAME_ALIGNMENT);
@@ -442,19 +458,25 @@ impl Session {
         frame: FrameHeader,
         body_bytes: usize,
         alignment: usize,
-        landing: usize,
+        arrival_offset: usize,
         head: &mut Vec<u8>,
     ) {
         if self.credit.carriage.is_chunk_of_stream(&frame) {
             self.credit
-                .append_head(frame, None, body_bytes, alignment, landing, head);
+                .append_head(frame, None, body_bytes, alignment, arrival_offset, head);
             return;
         }
         let is_talk = self.credit.carriage.is_talk(&frame);
         let wants = frame.kind != FrameKind::Control && self.wants_behind_this();
         let extension = self.extension_of(is_talk, wants, body_bytes > 0);
-        self.credit
-            .append_head(frame, extension, body_bytes, alignment, landing, head);
+        self.credit.append_head(
+            frame,
+            extension,
+            body_bytes,
+            alignment,
+            arrival_offset,
+            head,
+        );
     }
 
     /// Builds the extension of a frame that is about to go.
@@ -465,7 +487,9 @@ impl Session {
             return None;
         }
         let extension = Extension {
-            counters: self.ends.take_news(&mut self.landings, &mut self.events),
+            counters: self
+                .ends
+                .take_news(&mut self.eager_blocks, &mut self.events),
             ..self.credit.take_extension(is_talk, wants, has_body)
         };
         (!extension.is_empty()).then_some(extension)

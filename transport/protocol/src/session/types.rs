@@ -20,7 +20,7 @@ use crate::{
         frame::MalformedFrame,
     },
     transfer::{
-        eager_write::LandingId,
+        eager_write::EagerBlockId,
         rendezvous::{Chunk, RemoteMemory},
     },
 };
@@ -88,7 +88,7 @@ pub enum Body {
     },
     /// A message of medium size, to be written into a block behind its head. Such a write is no
     /// frame either.
-    Landing {
+    EagerBlock {
         /// The end that sends the message.
         end: u32,
         /// The whole message.
@@ -96,14 +96,14 @@ pub enum Body {
         /// The memory of the block.
         memory: RemoteMemory,
         /// The word to send as immediate data with the write, if there is one.
-        word: Option<LandingWord>,
+        word: Option<EagerBlockWord>,
     },
 }
 
 /// The head and the record that go with a message into its block: the head that was built like
 /// that of a frame, and one record, which lies in the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LandingWord {
+pub struct EagerBlockWord {
     /// The immediate data.
     pub immediate: u32,
     /// Ring position of the record.
@@ -119,9 +119,9 @@ impl Body {
         match self {
             Body::Inline => 0,
             Body::Records { bytes, .. } => *bytes,
-            Body::Chunk { chunk, .. } | Body::Write { chunk, .. } | Body::Landing { chunk, .. } => {
-                chunk.bytes
-            }
+            Body::Chunk { chunk, .. }
+            | Body::Write { chunk, .. }
+            | Body::EagerBlock { chunk, .. } => chunk.bytes,
         }
     }
 }
@@ -245,7 +245,7 @@ pub enum SessionEvent {
         is_offered: bool,
     },
     /// The peer no longer needs a block that it was granted.
-    LandingReturned {
+    EagerBlockReturned {
         /// The block's index.
         index: u16,
     },
@@ -395,13 +395,13 @@ pub enum PeerMisbehaved {
     #[error("large message {sequence} is said to be read, which was not offered or is not next")]
     UnofferedTaken { sequence: u64 },
     #[error("message {sequence} is said to be in a block that is not granted for it: {id:?}")]
-    UngrantedLanding { sequence: u64, id: LandingId },
+    UngrantedEagerBlock { sequence: u64, id: EagerBlockId },
     #[error("a block is named that is not the peer's: {id:?}")]
-    WrongLanding { id: LandingId },
+    WrongEagerBlock { id: EagerBlockId },
     #[error("a message in {id:?} says that it is elsewhere")]
-    LandedElsewhere { id: LandingId },
+    LandedElsewhere { id: EagerBlockId },
     #[error("channel {channel} is granted a block twice, or more than it can have")]
-    TooManyLandings { channel: u32 },
+    TooManyEagerBlocks { channel: u32 },
     #[error("{arrived} messages came although only {released} were released")]
     WindowOverrun { arrived: u64, released: u64 },
     #[error("a channel was closed behind message {last} when {received} had been received")]

@@ -1,8 +1,8 @@
-//! Landing blocks: memory that a receiver grants ahead, for messages too long for a receive
+//! eager blocks: memory that a receiver grants ahead, for messages too long for a receive
 //! buffer and not worth a question each.
 //!
 //! A channel on which such a message was announced is granted some blocks. The sender has a message
-//! written into a block, behind [`LANDING_HEAD_BYTES`], and names the block in the announcement, so
+//! written into a block, behind [`EAGER_BLOCK_HEAD_BYTES`], and names the block in the announcement, so
 //! that the message is whole when its announcement arrives. The block is the sender's again when it
 //! hears that the message is released; no further message is needed. Each use has another
 //! *generation*, so a sender that is wrong about a block's owner is found out. A sender whose
@@ -11,39 +11,39 @@
 
 use std::collections::VecDeque;
 
-pub use crate::format::landing_id::{LANDINGS_PER_SESSION, LandingId};
+pub use crate::format::eager_block_id::{EAGER_BLOCKS_PER_SESSION, EagerBlockId};
 use crate::format::remote_memory::RemoteMemory;
 
 /// The longest message that goes into a block.
-pub const LANDING_MESSAGE_BYTES: usize = 64 << 10;
+pub const EAGER_BLOCK_MESSAGE_BYTES: usize = 64 << 10;
 
 /// Bytes of a block before the message. If immediate data announces the message, the frame with its
 /// announcement is there.
-pub const LANDING_HEAD_BYTES: usize =
+pub const EAGER_BLOCK_HEAD_BYTES: usize =
     crate::format::frame::HEAD_BYTES + crate::format::record::MAX_ALIGNMENT;
 
 /// Bytes of a block.
-pub const LANDING_BYTES: usize = LANDING_HEAD_BYTES + LANDING_MESSAGE_BYTES;
+pub const EAGER_BLOCK_BYTES: usize = EAGER_BLOCK_HEAD_BYTES + EAGER_BLOCK_MESSAGE_BYTES;
 
 /// Messages of a channel that may be on their way into blocks, or wait for that.
-pub const LANDINGS_UNDER_WAY: usize = 4;
+pub const EAGER_BLOCKS_UNDER_WAY: usize = 4;
 
 /// Blocks that a channel is granted: those of messages under way, and those of messages that are
 /// read, or were released without the sender's knowledge. With fewer blocks, a stream finds none as
 /// soon as a message under way is done, and has to ask.
-pub const LANDINGS_PER_CHANNEL: usize = 2 * LANDINGS_UNDER_WAY;
+pub const EAGER_BLOCKS_PER_CHANNEL: usize = 2 * EAGER_BLOCKS_UNDER_WAY;
 
 /// Returns whether a message of `length` may have a block.
 #[must_use]
 pub fn lands(length: u64) -> bool {
-    length <= LANDING_MESSAGE_BYTES as u64
+    length <= EAGER_BLOCK_MESSAGE_BYTES as u64
 }
 
 // ---- Receiving ---------------------------------------------------------------------------
 
 /// The blocks that a session has granted.
 #[derive(Debug, Default)]
-pub struct Landings {
+pub struct EagerBlocks {
     /// The blocks, by index.
     blocks: Vec<BlockSlot>,
     /// Messages that were announced in a block and not handed to the host.
@@ -88,18 +88,18 @@ impl State {
     }
 }
 
-impl Landings {
+impl EagerBlocks {
     /// Grants another block to the sender of `end`; `None` if it or the session has as many
     /// as may be.
-    pub(crate) fn grant(&mut self, end: u32) -> Option<LandingId> {
+    pub(crate) fn grant(&mut self, end: u32) -> Option<EagerBlockId> {
         let of_end = self.blocks.iter().filter(|block| block.state.is_of(end));
-        if of_end.count() >= LANDINGS_PER_CHANNEL {
+        if of_end.count() >= EAGER_BLOCKS_PER_CHANNEL {
             return None;
         }
         let is_free = |block: &BlockSlot| block.state == State::Free;
         let index = match self.blocks.iter().position(is_free) {
             Some(index) => index,
-            None if self.blocks.len() < LANDINGS_PER_SESSION => {
+            None if self.blocks.len() < EAGER_BLOCKS_PER_SESSION => {
                 self.blocks.push(BlockSlot {
                     generation: 0,
                     state: State::Free,
@@ -110,7 +110,7 @@ impl Landings {
         };
         let block = &mut self.blocks[index];
         block.state = State::Granted { end };
-        Some(LandingId {
+        Some(EagerBlockId {
             index: index as u16,
             generation: block.generation,
         })
@@ -126,7 +126,7 @@ impl Landings {
 
     /// Returns the end whose sender may write there now.
     #[must_use]
-    pub fn granted_to(&self, id: LandingId) -> Option<u32> {
+    pub fn granted_to(&self, id: EagerBlockId) -> Option<u32> {
         let block = self.blocks.get(usize::from(id.index))?;
         match block.state {
             State::Granted { end } if block.generation == id.generation => Some(end),
@@ -136,7 +136,13 @@ impl Landings {
 
     /// Notes that the block has a message now. Returns false if the sender of `end` may not use the
     /// block.
-    pub(crate) fn fill(&mut self, id: LandingId, end: u32, sequence: u64, length: usize) -> bool {
+    pub(crate) fn fill(
+        &mut self,
+        id: EagerBlockId,
+        end: u32,
+        sequence: u64,
+        length: usize,
+    ) -> bool {
         let is_due = self.granted_to(id) == Some(end);
         if is_due {
             let index = id.index;
@@ -159,7 +165,7 @@ impl Landings {
             _ => false,
         };
         let owed = self.blocks.iter().filter(is_owed);
-        owed.count() >= LANDINGS_UNDER_WAY / 2
+        owed.count() >= EAGER_BLOCKS_UNDER_WAY / 2
     }
 
     /// The sender of `end` is told that messages up to `released` are released: their blocks
@@ -177,7 +183,7 @@ impl Landings {
     }
 
     /// The sender of `end` gives a block back. False if it is not its own.
-    pub(crate) fn take_back(&mut self, id: LandingId, end: u32) -> bool {
+    pub(crate) fn take_back(&mut self, id: EagerBlockId, end: u32) -> bool {
         let is_due = self.granted_to(id) == Some(end);
         if is_due {
             self.free(usize::from(id.index));
@@ -213,24 +219,24 @@ impl Landings {
 
 /// The blocks that the sender of a channel was granted.
 #[derive(Debug, Default)]
-pub(crate) struct GrantedLandings {
+pub(crate) struct GrantedEagerBlocks {
     blocks: Vec<RemoteBlock>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct RemoteBlock {
     /// The number of the block's next use.
-    id: LandingId,
+    id: EagerBlockId,
     memory: RemoteMemory,
     /// The message in it, until that is released.
     used_for: Option<u64>,
 }
 
-impl GrantedLandings {
+impl GrantedEagerBlocks {
     /// Takes in another. False if there are more than may be, or it is there already.
-    pub(crate) fn add(&mut self, id: LandingId, memory: RemoteMemory) -> bool {
+    pub(crate) fn add(&mut self, id: EagerBlockId, memory: RemoteMemory) -> bool {
         let is_known = self.blocks.iter().any(|block| block.id.index == id.index);
-        if is_known || self.blocks.len() >= LANDINGS_PER_CHANNEL {
+        if is_known || self.blocks.len() >= EAGER_BLOCKS_PER_CHANNEL {
             return false;
         }
         self.blocks.push(RemoteBlock {
@@ -248,8 +254,8 @@ impl GrantedLandings {
         sequence: u64,
         length: u64,
         released: u64,
-    ) -> Option<(LandingId, RemoteMemory)> {
-        let needed = length.checked_add(LANDING_HEAD_BYTES as u64)?;
+    ) -> Option<(EagerBlockId, RemoteMemory)> {
+        let needed = length.checked_add(EAGER_BLOCK_HEAD_BYTES as u64)?;
         let block = self.blocks.iter_mut().find(|block| {
             let is_free = block.used_for.is_none_or(|used_for| used_for <= released);
             is_free && block.memory.bytes() >= needed
@@ -261,17 +267,19 @@ impl GrantedLandings {
     }
 
     /// Gives up the blocks that are free.
-    pub(crate) fn give_up(&mut self, released: u64) -> impl Iterator<Item = LandingId> {
+    pub(crate) fn give_up(&mut self, released: u64) -> impl Iterator<Item = EagerBlockId> {
         let is_free = move |block: &mut RemoteBlock| {
             block.used_for.is_none_or(|used_for| used_for <= released)
         };
-        self.blocks.extract_if(.., is_free).map(|block| LandingId {
-            generation: block
-                .id
-                .generation
-                .wrapping_add(block.used_for.is_some().into()),
-            ..block.id
-        })
+        self.blocks
+            .extract_if(.., is_free)
+            .map(|block| EagerBlockId {
+                generation: block
+                    .id
+                    .generation
+                    .wrapping_add(block.used_for.is_some().into()),
+                ..block.id
+            })
     }
 }
 
@@ -280,22 +288,22 @@ mod tests {
     use super::*;
 
     fn memory() -> RemoteMemory {
-        RemoteMemory::new(0x1000, 7, LANDING_BYTES as u64).unwrap()
+        RemoteMemory::new(0x1000, 7, EAGER_BLOCK_BYTES as u64).unwrap()
     }
 
     #[test]
     fn an_id_survives_its_word() {
-        let id = LandingId {
+        let id = EagerBlockId {
             index: 0x1234,
             generation: 0xfedc,
         };
         assert_eq!(id.to_word(), 0x1234_fedc);
-        assert_eq!(LandingId::from_word(id.to_word()), id);
+        assert_eq!(EagerBlockId::from_word(id.to_word()), id);
     }
 
     #[test]
     fn both_ends_count_the_uses_of_a_block_alike() {
-        let (mut theirs, mut ours) = (GrantedLandings::default(), Landings::default());
+        let (mut theirs, mut ours) = (GrantedEagerBlocks::default(), EagerBlocks::default());
         let id = ours.grant(1).unwrap();
         assert!(theirs.add(id, memory()));
         for sequence in 1..=(1 << 16) + 5 {
@@ -317,7 +325,7 @@ mod tests {
 
     #[test]
     fn a_block_is_used_only_by_the_end_it_was_granted_to_and_in_order() {
-        let mut ours = Landings::default();
+        let mut ours = EagerBlocks::default();
         let id = ours.grant(1).unwrap();
         let (mut later, mut other) = (id, id);
         later.generation += 1;
@@ -341,25 +349,25 @@ mod tests {
 
     #[test]
     fn blocks_are_bounded_for_a_channel_and_for_a_session() {
-        let mut ours = Landings::default();
-        for granted in 0..LANDINGS_PER_SESSION {
-            let end = (granted / LANDINGS_PER_CHANNEL) as u32;
+        let mut ours = EagerBlocks::default();
+        for granted in 0..EAGER_BLOCKS_PER_SESSION {
+            let end = (granted / EAGER_BLOCKS_PER_CHANNEL) as u32;
             assert_eq!(ours.grant(end).unwrap().index as usize, granted);
         }
         assert!(ours.grant(1000).is_none());
         ours.forget(3);
-        for _ in 0..LANDINGS_PER_CHANNEL {
+        for _ in 0..EAGER_BLOCKS_PER_CHANNEL {
             assert!(ours.grant(1000).is_some());
         }
         assert!(ours.grant(1000).is_none());
-        assert_eq!(ours.count(), LANDINGS_PER_SESSION);
+        assert_eq!(ours.count(), EAGER_BLOCKS_PER_SESSION);
 
-        let mut theirs = GrantedLandings::default();
-        let id = |index| LandingId {
+        let mut theirs = GrantedEagerBlocks::default();
+        let id = |index| EagerBlockId {
             index,
             generation: 0,
         };
-        for index in 0..LANDINGS_PER_CHANNEL as u16 {
+        for index in 0..EAGER_BLOCKS_PER_CHANNEL as u16 {
             assert!(theirs.add(id(index), memory()));
             assert!(!theirs.add(id(index), memory()), "twice");
         }
@@ -368,9 +376,9 @@ mod tests {
 
     #[test]
     fn a_message_that_does_not_fit_a_block_gets_none() {
-        let mut theirs = GrantedLandings::default();
-        let short = RemoteMemory::new(0x1000, 7, LANDING_HEAD_BYTES as u64 + 10).unwrap();
-        let id = LandingId {
+        let mut theirs = GrantedEagerBlocks::default();
+        let short = RemoteMemory::new(0x1000, 7, EAGER_BLOCK_HEAD_BYTES as u64 + 10).unwrap();
+        let id = EagerBlockId {
             index: 0,
             generation: 0,
         };

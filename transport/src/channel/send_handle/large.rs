@@ -120,7 +120,7 @@ impl SendEnd {
         let requests = &self.session.requests;
         match requests.send_large(self.id, sequence, length, bytes) {
             None => LargeAnnouncement::in_chunks(length),
-            Some(landing) => LargeAnnouncement::in_landing(length, landing),
+            Some(eager_block) => LargeAnnouncement::in_eager_block(length, eager_block),
         }
     }
 

@@ -57,15 +57,15 @@ impl RdmaPort {
         GrantedMemory::of(self.number, lease.attachments())?.remote(bytes)
     }
 
-    /// Returns whether another landing block may be granted at present.
-    pub(crate) fn has_landing_places(&self) -> bool {
-        self.landings.load(Ordering::Relaxed) < self.settings.landing_blocks
+    /// Returns whether another eager block may be granted at present.
+    pub(crate) fn has_eager_block_places(&self) -> bool {
+        self.eager_blocks.load(Ordering::Relaxed) < self.settings.eager_blocks
     }
 
     /// Returns the number of blocks that peers were granted or that are being read.
     #[cfg(test)]
-    pub(in crate::rdma) fn landings(&self) -> u32 {
-        self.landings.load(Ordering::Relaxed)
+    pub(in crate::rdma) fn eager_blocks(&self) -> u32 {
+        self.eager_blocks.load(Ordering::Relaxed)
     }
 
     /// Returns whether a write can carry immediate data.

@@ -175,7 +175,7 @@ impl PortOpening {
             polling: self.polling,
             max_sessions: self.max_sessions,
             sessions: AtomicU32::new(0),
-            landings: AtomicU32::new(0),
+            eager_blocks: AtomicU32::new(0),
             has_immediate: self.has_immediate,
             reads_large: self.reads_large,
             windows: self.windows,

@@ -4,7 +4,7 @@
 use std::{ops::Range, ptr, slice};
 
 use ibex_protocol::{
-    format::frame::FrameHeader, session::PeerMisbehaved, transfer::eager_write::LandingId,
+    format::frame::FrameHeader, session::PeerMisbehaved, transfer::eager_write::EagerBlockId,
 };
 use ibex_ring::memory::BufferLease;
 use ibex_verbs::{CompletionKind, Operation, WorkCompletion};
@@ -209,9 +209,9 @@ fn take_block<F: Frames>(
     tools: &mut Tools,
 ) -> Result<(), FrameRefusal> {
     let no_block = PeerMisbehaved::UngrantedWrite;
-    let id = LandingId::from_word(immediate.ok_or(no_block)?);
-    let owner = frames.session().landings.granted_to(id);
-    owner.ok_or(PeerMisbehaved::WrongLanding { id })?;
+    let id = EagerBlockId::from_word(immediate.ok_or(no_block)?);
+    let owner = frames.session().eager_blocks.granted_to(id);
+    owner.ok_or(PeerMisbehaved::WrongEagerBlock { id })?;
     let block = frames.block(id.index).ok_or(no_block)?;
     let head = block.head();
     let base = buffer.lease.base();
@@ -232,7 +232,7 @@ fn take_block<F: Frames>(
     counters.frames_received.add(1);
     counters.bytes_received.add(bytes as u64);
     take_frame(frame, buffer, time, frames, tools)?;
-    match frames.session().landings.granted_to(id) {
+    match frames.session().eager_blocks.granted_to(id) {
         // A block for an end that is gone here is ignored.
         Some(end) if frames.has_receiver(end) => Err(PeerMisbehaved::LandedElsewhere { id }.into()),
         _ => Ok(()),

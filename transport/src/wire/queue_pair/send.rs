@@ -8,7 +8,7 @@ use ibex_protocol::{
     framing::LEAST_BUFFER_BYTES,
     session::{Body, Session},
     signal_cadence::SignalCadence,
-    transfer::{eager_write::LANDING_HEAD_BYTES, rendezvous::RemoteMemory},
+    transfer::{eager_write::EAGER_BLOCK_HEAD_BYTES, rendezvous::RemoteMemory},
 };
 use ibex_verbs::{MemoryRegion, PostError, QueuePair, RemoteAddress, ScatterEntry, SendRequest};
 
@@ -66,7 +66,7 @@ enum FramePlacement {
     /// A write into the peer's memory instead of a frame.
     Write(RemoteAddress),
     /// A write of a block's head, from the head slab, and of the message after it.
-    Landing {
+    EagerBlock {
         head: Range<usize>,
         block: RemoteAddress,
         immediate: u32,
@@ -77,7 +77,7 @@ impl FramePlacement {
     fn is_write(&self) -> bool {
         matches!(
             self,
-            FramePlacement::Write(_) | FramePlacement::Landing { .. }
+            FramePlacement::Write(_) | FramePlacement::EagerBlock { .. }
         )
     }
 }
@@ -173,12 +173,12 @@ impl QueuePairWire {
             let ends_something = ends_something(&head[start..], body, frames);
             let place = if let Body::Write { chunk, memory, .. } = body {
                 FramePlacement::Write(remote(memory, chunk.offset))
-            } else if let Body::Landing {
+            } else if let Body::EagerBlock {
                 end, memory, word, ..
             } = body
             {
                 match word {
-                    None => FramePlacement::Write(remote(memory, LANDING_HEAD_BYTES as u64)),
+                    None => FramePlacement::Write(remote(memory, EAGER_BLOCK_HEAD_BYTES as u64)),
                     Some(word) => {
                         let (position, bytes) = (word.position, word.bytes);
                         let record = Body::Records {
@@ -192,8 +192,8 @@ impl QueuePairWire {
                             let record = unsafe { slice::from_raw_parts(base.as_ptr(), length) };
                             head.extend_from_slice(record);
                         }
-                        head.resize(start + LANDING_HEAD_BYTES, 0);
-                        FramePlacement::Landing {
+                        head.resize(start + EAGER_BLOCK_HEAD_BYTES, 0);
+                        FramePlacement::EagerBlock {
                             head: stage(&mut sending.slots, &sending.heads, &head[start..]),
                             block: remote(memory, 0),
                             immediate: word.immediate,
@@ -297,7 +297,7 @@ impl QueuePairWire {
                     }
                     SendRequest::write(id, &entries[..1], *remote)
                 }
-                FramePlacement::Landing {
+                FramePlacement::EagerBlock {
                     head,
                     block,
                     immediate,
@@ -329,7 +329,7 @@ impl QueuePairWire {
         for (frame, number) in planned.drain(..).zip(numbers) {
             let (end, chunk) = match frame.body {
                 Body::Chunk { end, chunk } => (end, chunk),
-                Body::Write { end, chunk, .. } | Body::Landing { end, chunk, .. } => {
+                Body::Write { end, chunk, .. } | Body::EagerBlock { end, chunk, .. } => {
                     unfinished.push_back(number);
                     (end, chunk)
                 }
@@ -338,7 +338,7 @@ impl QueuePairWire {
             let is_last = frames.went(end, chunk, number);
             match frame.body {
                 Body::Write { .. } => frames.counters().rendezvous_sent.add(is_last.into()),
-                Body::Landing { .. } => frames.counters().landings_sent.add(1),
+                Body::EagerBlock { .. } => frames.counters().eager_blocks_sent.add(1),
                 _ => {}
             }
         }
@@ -412,7 +412,7 @@ fn ends_something<F: Frames>(head: &[u8], body: Body, frames: &F) -> bool {
         }
         Body::Records { .. } => false,
         // The next write may be sent when this one is done.
-        Body::Write { .. } | Body::Landing { .. } => true,
+        Body::Write { .. } | Body::EagerBlock { .. } => true,
         Body::Chunk { end, chunk } => frames
             .message(end, chunk.sequence)
             .is_some_and(|message| message.ends_with(chunk)),
@@ -453,7 +453,7 @@ fn pieces<F: Frames>(frames: &F, body: Body) -> [Option<ScatterEntry<'_>>; 2] {
         }
         Body::Chunk { end, chunk }
         | Body::Write { end, chunk, .. }
-        | Body::Landing { end, chunk, .. } => {
+        | Body::EagerBlock { end, chunk, .. } => {
             let message = frames.message(end, chunk.sequence);
             let piece = message.and_then(|message| message.piece(chunk));
             [Some(piece.expect(unregistered)), None]

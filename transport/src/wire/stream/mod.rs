@@ -111,7 +111,8 @@ impl Wire for StreamWire {
             return Ok(false);
         }
         let outbound = &mut self.outbound;
-        let Some(header) = session.poll_lone_record(end, record.len(), outbound.landing()) else {
+        let Some(header) = session.poll_lone_record(end, record.len(), outbound.arrival_offset())
+        else {
             return Ok(false);
         };
         outbound.borrow(&mut tools.lists);

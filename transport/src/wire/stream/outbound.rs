@@ -114,7 +114,7 @@ impl Outbound {
 
     /// Returns the place of the next frame's header in the peer's arrival memory, modulo 64.
     #[inline]
-    pub(crate) fn landing(&self) -> usize {
+    pub(crate) fn arrival_offset(&self) -> usize {
         (self.position as usize + CHECK_BYTES) % BLOCK_ALIGNMENT
     }
 

@@ -266,12 +266,12 @@ impl StreamWire {
         let alignment = || session.ends.alignment_of_arrivals(channel);
         let coverage = Coverage::of(header.kind, self.payloads, alignment)
             .ok_or(PeerMisbehaved::UnknownChannel { channel })?;
-        let landing = (inbound.parsed() + CHECK_BYTES) % BLOCK_ALIGNMENT;
+        let arrival_offset = (inbound.parsed() + CHECK_BYTES) % BLOCK_ALIGNMENT;
         let frame = &bytes[..needed.min(header.length as usize)];
         if header.kind != FrameKind::Chunk {
             verify_body(&header, frame, coverage, body_check)?;
         }
-        let arrival = session.handle_frame(&header, frame, landing)?;
+        let arrival = session.handle_frame(&header, frame, arrival_offset)?;
         inbound.consume(CHECK_BYTES);
         inbound.frames += 1;
         frames.counters().frames_received.add(1);

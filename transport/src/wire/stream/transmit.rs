@@ -65,9 +65,9 @@ impl StreamWire {
         let outbound = &mut self.outbound;
         let (mut count, mut inline) = (0, 0);
         while !outbound.is_full() {
-            let landing = outbound.landing();
+            let arrival_offset = outbound.arrival_offset();
             outbound.begin();
-            let Some(body) = frames.next(landing, &mut outbound.heads) else {
+            let Some(body) = frames.next(arrival_offset, &mut outbound.heads) else {
                 outbound.take_back();
                 break;
             };

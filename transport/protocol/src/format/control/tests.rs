@@ -122,14 +122,14 @@ fn every_message_survives_the_wire_and_no_prefix_does() {
             channel: 4,
             sequence: 77,
         },
-        Control::GrantLanding {
+        Control::GrantEagerBlock {
             channel: 4,
-            landing: LandingId::from_word(0x0003_fffe),
+            eager_block: EagerBlockId::from_word(0x0003_fffe),
             memory: some_memory(),
         },
-        Control::ReturnLanding {
+        Control::ReturnEagerBlock {
             channel: 4,
-            landing: LandingId::from_word(0x0003_ffff),
+            eager_block: EagerBlockId::from_word(0x0003_ffff),
         },
         Control::Goodbye { reason: None },
         Control::Goodbye {

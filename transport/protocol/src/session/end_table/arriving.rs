@@ -6,7 +6,7 @@ use crate::{
     format::{control::Role, frame::FrameHeader},
     session::Arrival,
     transfer::{
-        eager_write::LandingId,
+        eager_write::EagerBlockId,
         rendezvous::{RemoteMemory, Way},
     },
 };
@@ -116,19 +116,19 @@ impl EndTable {
     }
 
     /// Takes in a block for messages of sending end `channel`.
-    pub(crate) fn handle_granted_landing(
+    pub(crate) fn handle_granted_eager_block(
         &mut self,
         channel: u32,
-        id: LandingId,
+        id: EagerBlockId,
         memory: RemoteMemory,
     ) -> Result<(), PeerMisbehaved> {
         // The peer gets the block of an end that is gone here back when the end goes there.
         let Some(sender) = self.sender_mut(channel) else {
             return Ok(());
         };
-        match sender.landings.add(id, memory) {
+        match sender.eager_blocks.add(id, memory) {
             true => Ok(()),
-            false => Err(PeerMisbehaved::TooManyLandings { channel }),
+            false => Err(PeerMisbehaved::TooManyEagerBlocks { channel }),
         }
     }
 }

@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     format::counters::Counters,
     session::tests::peer::spec,
-    transfer::{eager_write::Landings, rendezvous::WRITES_UNDER_WAY},
+    transfer::{eager_write::EagerBlocks, rendezvous::WRITES_UNDER_WAY},
 };
 
 /// The id of the peer's first end.
@@ -139,7 +139,7 @@ fn news_are_told_once_and_those_that_are_wanted_first() {
     }
     assert_eq!(ends.turns.news, [other, end]);
     let mut told = || {
-        let news = ends.take_news(&mut Landings::default(), &mut events);
+        let news = ends.take_news(&mut EagerBlocks::default(), &mut events);
         news.map(|(peer, counters)| (peer, counters.released))
     };
     assert_eq!(

@@ -12,7 +12,7 @@ use crate::{
     format::counters::Counters,
     session::WireTerms,
     transfer::{
-        eager_write::Landings,
+        eager_write::EagerBlocks,
         rendezvous::{Lane, LargeRead, NextRead, OfferStep, WRITES_UNDER_WAY},
     },
 };
@@ -305,7 +305,7 @@ impl EndTable {
     /// messages that were released are the peer's from now.
     pub(crate) fn take_news(
         &mut self,
-        blocks: &mut Landings,
+        blocks: &mut EagerBlocks,
         events: &mut VecDeque<SessionEvent>,
     ) -> Option<(u32, Counters)> {
         while let Some(end) = self.turns.news.pop_front() {

@@ -11,7 +11,7 @@ use crate::{
         record::{LargeAnnouncement, RecordKind},
     },
     transfer::{
-        eager_write::{LANDING_BYTES, LandingId},
+        eager_write::{EAGER_BLOCK_BYTES, EagerBlockId},
         rendezvous::*,
     },
 };
@@ -100,13 +100,13 @@ fn a_large_message_is_received_when_its_last_byte_is_in_place() {
 fn messages_are_told_of_when_the_last_one_overtaken_by_a_block_is_complete() {
     let mut session = writing(Role::Receiver);
     let index = session
-        .grant_landing(1, memory(LANDING_BYTES as u64))
+        .grant_eager_block(1, memory(EAGER_BLOCK_BYTES as u64))
         .unwrap();
-    let block = LandingId {
+    let block = EagerBlockId {
         index,
         generation: 0,
     };
-    let landed = LargeAnnouncement::in_landing(10, block);
+    let landed = LargeAnnouncement::in_eager_block(10, block);
     let body = [
         record(1, b"one"),
         large(2, 100),

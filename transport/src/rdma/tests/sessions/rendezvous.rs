@@ -121,7 +121,7 @@ fn churn_keeps_the_registered_memory_bounded() {
     const LONGEST: usize = 300_000;
     const HELD: usize = 5;
     let settings = PortSettings {
-        landing_blocks: 0,
+        eager_blocks: 0,
         ..trusting()
     };
     let stage = Stage::with(settings);

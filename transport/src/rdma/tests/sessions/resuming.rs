@@ -306,7 +306,7 @@ impl Resuming {
             // Less than a batch of receives waits to be posted again.
             assert!(fake.shared_receives(tag).len() + 16 > receive_buffers);
             assert_eq!(node.runtime.lent_and_free(node.session.id).0, 0);
-            assert_eq!(node.rdma_port.landings(), 0);
+            assert_eq!(node.rdma_port.eager_blocks(), 0);
         }
         assert_eq!(fake.alive().get("queue pairs"), None, "{:?}", fake.alive());
     }
@@ -404,7 +404,7 @@ impl Resuming {
     }
 
     fn written(&self) -> u64 {
-        let written = |end: &SessionStats| end.rendezvous_sent + end.landings_sent;
+        let written = |end: &SessionStats| end.rendezvous_sent + end.eager_blocks_sent;
         self.stage.stats().iter().map(written).sum()
     }
 

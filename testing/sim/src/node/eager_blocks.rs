@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use ibex_protocol::transfer::{
-    eager_write::{LANDING_BYTES, Landed, lands},
+    eager_write::{EAGER_BLOCK_BYTES, Landed, lands},
     rendezvous::RemoteMemory,
 };
 
@@ -17,7 +17,7 @@ use crate::{
 /// The blocks by address. No address is used twice, so that a write to a returned block is
 /// detected.
 #[derive(Debug, Default)]
-pub(super) struct Landings {
+pub(super) struct EagerBlocks {
     blocks: BTreeMap<u64, Block>,
     /// The addresses of the blocks that the session knows by number.
     by_index: BTreeMap<u16, u64>,
@@ -32,7 +32,7 @@ struct Block {
     holds: Option<Message>,
 }
 
-impl Landings {
+impl EagerBlocks {
     /// Places the bytes of a write.
     pub(super) fn place(&mut self, address: u64, bytes: &[u8], is_first: bool) -> Checked {
         let block = self.blocks.get_mut(&address);
@@ -90,17 +90,19 @@ impl Landings {
 impl Node {
     /// Grants blocks to the sender of a channel with messages of medium size. Their number follows
     /// from the sequence, so that nothing is drawn.
-    pub(super) fn grant_landings(&mut self, end: u32, sequence: u64, length: u64) {
+    pub(super) fn grant_eager_blocks(&mut self, end: u32, sequence: u64, length: u64) {
         if !self.wires.writes || !lands(length) {
             return;
         }
         for _ in 0..sequence % 4 {
-            let address = self.landings.granted + 1;
-            let memory = RemoteMemory::new(address, 0, LANDING_BYTES as u64);
-            if let Some(index) = memory.and_then(|memory| self.session.grant_landing(end, memory)) {
-                self.landings.granted = address;
-                self.landings.by_index.insert(index, address);
-                self.landings.blocks.insert(
+            let address = self.eager_blocks.granted + 1;
+            let memory = RemoteMemory::new(address, 0, EAGER_BLOCK_BYTES as u64);
+            if let Some(index) =
+                memory.and_then(|memory| self.session.grant_eager_block(end, memory))
+            {
+                self.eager_blocks.granted = address;
+                self.eager_blocks.by_index.insert(index, address);
+                self.eager_blocks.blocks.insert(
                     address,
                     Block {
                         end,
@@ -114,7 +116,7 @@ impl Node {
 
     /// Takes messages that arrived in blocks.
     pub(super) fn take_landed(&mut self, ledger: &Ledger) -> Checked {
-        while let Some(landed) = self.session.landings.poll_landed() {
+        while let Some(landed) = self.session.eager_blocks.poll_landed() {
             let Landed {
                 end,
                 sequence,
@@ -126,8 +128,8 @@ impl Node {
                 .get(&end)
                 .ok_or("a message for no receiver")?;
             let message = receiver.message(sequence);
-            let address = self.landings.by_index.get(&index);
-            let block = address.and_then(|address| self.landings.blocks.get_mut(address));
+            let address = self.eager_blocks.by_index.get(&index);
+            let block = address.and_then(|address| self.eager_blocks.blocks.get_mut(address));
             let block = block.ok_or_else(|| format!("{message:?} is in no block"))?;
             ensure!(
                 block.end == end,

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use ibex_protocol::transfer::eager_write::{
-    LANDING_HEAD_BYTES, LANDING_MESSAGE_BYTES, LANDINGS_PER_CHANNEL, LANDINGS_PER_SESSION,
-    LandingId,
+    EAGER_BLOCK_HEAD_BYTES, EAGER_BLOCK_MESSAGE_BYTES, EAGER_BLOCKS_PER_CHANNEL,
+    EAGER_BLOCKS_PER_SESSION, EagerBlockId,
 };
 use ibex_verbs::{
     abi::{send_flags, wr_opcode},
@@ -63,7 +63,7 @@ fn active(stage: &Stage, name: &str) -> (SendHandle, ReceiveHandle) {
 }
 
 fn blocks(stage: &Stage) -> u32 {
-    stage.nodes[1].rdma_port.landings()
+    stage.nodes[1].rdma_port.eager_blocks()
 }
 
 fn why(receiver: &mut ReceiveHandle) -> EndCause {
@@ -77,7 +77,7 @@ fn why(receiver: &mut ReceiveHandle) -> EndCause {
 fn one_write_carries_a_message_and_its_announcement() {
     let stage = trusting();
     let (mut sender, mut receiver) = active(&stage, "one");
-    assert_eq!(blocks(&stage), LANDINGS_PER_CHANNEL as u32);
+    assert_eq!(blocks(&stage), EAGER_BLOCKS_PER_CHANNEL as u32);
     for number in 2..20 {
         stage.fake.forget_posted();
         send(&mut sender, number, 20_000);
@@ -87,17 +87,17 @@ fn one_write_carries_a_message_and_its_announcement() {
             panic!("{posted:?}");
         };
         assert_eq!(write.opcode, wr_opcode::RDMA_WRITE_WITH_IMM);
-        assert_eq!(length(write), LANDING_HEAD_BYTES + 20_000);
+        assert_eq!(length(write), EAGER_BLOCK_HEAD_BYTES + 20_000);
         let messages = take(&mut receiver).unwrap();
         assert_eq!(messages[0].bytes(), payload(number, 20_000));
         // The message is read where it was written.
-        let landed = write.remote.0 as usize + LANDING_HEAD_BYTES;
+        let landed = write.remote.0 as usize + EAGER_BLOCK_HEAD_BYTES;
         assert_eq!(messages[0].bytes().as_ptr().addr(), landed);
         drop(messages);
         stage.settle();
     }
     let [ours, theirs] = stage.stats();
-    assert_eq!((ours.landings_sent, theirs.landed), (18, 18));
+    assert_eq!((ours.eager_blocks_sent, theirs.landed), (18, 18));
     assert_eq!((ours.rendezvous_sent, theirs.rendezvous_received), (1, 1));
     assert_eq!((ours.bytes_copied, theirs.bytes_copied), (0, 0));
 }
@@ -126,7 +126,7 @@ fn without_immediate_data_or_two_pieces_the_announcement_goes_behind_the_write()
             stage.settle();
         }
         let [ours, theirs] = stage.stats();
-        assert_eq!((ours.landings_sent, theirs.landed), (18, 18));
+        assert_eq!((ours.eager_blocks_sent, theirs.landed), (18, 18));
     }
 }
 
@@ -137,7 +137,7 @@ fn the_path_follows_from_the_size() {
     enum Path {
         Inline,
         Eager,
-        Landing,
+        EagerBlock,
         Rendezvous,
     }
     for device in [|_: &mut FakeDevice| (), NO_IMMEDIATE] {
@@ -151,10 +151,10 @@ fn the_path_follows_from_the_size() {
             (220, Path::Eager),
             (1000, Path::Eager),
             (eager, Path::Eager),
-            (eager + 1, Path::Landing),
-            (20_000, Path::Landing),
-            (LANDING_MESSAGE_BYTES, Path::Landing),
-            (LANDING_MESSAGE_BYTES + 1, Path::Rendezvous),
+            (eager + 1, Path::EagerBlock),
+            (20_000, Path::EagerBlock),
+            (EAGER_BLOCK_MESSAGE_BYTES, Path::EagerBlock),
+            (EAGER_BLOCK_MESSAGE_BYTES + 1, Path::Rendezvous),
             (1 << 20, Path::Rendezvous),
         ] {
             let before = stage.stats()[0];
@@ -174,16 +174,16 @@ fn the_path_follows_from_the_size() {
                 Path::Eager => posted
                     .iter()
                     .any(|send| length(send) > bytes && send.inline.is_none()),
-                Path::Landing => posted.iter().any(lands) || written == bytes,
+                Path::EagerBlock => posted.iter().any(lands) || written == bytes,
                 Path::Rendezvous => written == bytes && !posted.iter().any(lands),
             };
             assert!(is_taken, "{bytes} bytes go {path:?}: {posted:?}");
             // The counters agree.
             let after = stage.stats()[0];
             let is_rendezvous = after.rendezvous_sent > before.rendezvous_sent;
-            let has_landed = after.landings_sent > before.landings_sent;
+            let has_landed = after.eager_blocks_sent > before.eager_blocks_sent;
             assert_eq!(is_rendezvous, path == Path::Rendezvous, "{bytes}");
-            assert_eq!(has_landed, path == Path::Landing, "{bytes}");
+            assert_eq!(has_landed, path == Path::EagerBlock, "{bytes}");
             let has_written = after.rdma_writes > before.rdma_writes;
             assert_eq!(has_written, is_rendezvous || has_landed);
             stage.settle();
@@ -227,8 +227,8 @@ fn messages_keep_their_order_on_whatever_path() {
             held.remove(0);
         }
         let [ours, theirs] = stage.stats();
-        assert!(ours.landings_sent > 50, "{}", ours.landings_sent);
-        assert_eq!(ours.landings_sent, theirs.landed);
+        assert!(ours.eager_blocks_sent > 50, "{}", ours.eager_blocks_sent);
+        assert_eq!(ours.eager_blocks_sent, theirs.landed);
         assert!(ours.rendezvous_sent > 50);
         assert_eq!(theirs.bytes_copied, 0);
     }
@@ -246,7 +246,7 @@ fn a_block_is_not_written_while_its_message_is_read() {
     let stage = trusting();
     let (mut sender, mut receiver) = active(&stage, "held");
     let mut held = Vec::new();
-    for number in 2..2 + LANDINGS_PER_CHANNEL as u64 {
+    for number in 2..2 + EAGER_BLOCKS_PER_CHANNEL as u64 {
         send(&mut sender, number, 20_000);
         stage.settle();
         held.extend(take(&mut receiver).unwrap());
@@ -260,7 +260,7 @@ fn a_block_is_not_written_while_its_message_is_read() {
     assert_eq!(stage.stats()[0].rendezvous_sent, 2);
     for (message, number) in held
         .iter()
-        .zip((2..2 + LANDINGS_PER_CHANNEL as u64).chain([100]))
+        .zip((2..2 + EAGER_BLOCKS_PER_CHANNEL as u64).chain([100]))
     {
         assert_eq!(message.bytes(), payload(number, 20_000));
     }
@@ -276,24 +276,24 @@ fn a_block_is_not_written_while_its_message_is_read() {
     let sent = stage.stats()[0];
     assert!(sent.rendezvous_sent <= 3, "{}", sent.rendezvous_sent);
     assert!(
-        sent.landings_sent >= LANDINGS_PER_CHANNEL as u64 + 8,
+        sent.eager_blocks_sent >= EAGER_BLOCKS_PER_CHANNEL as u64 + 8,
         "{}",
-        sent.landings_sent
+        sent.eager_blocks_sent
     );
 }
 
 #[test]
 fn blocks_are_bounded_for_a_session_and_for_a_port() {
     let stage = trusting();
-    let channels: Vec<_> = (0..LANDINGS_PER_SESSION / LANDINGS_PER_CHANNEL + 3)
+    let channels: Vec<_> = (0..EAGER_BLOCKS_PER_SESSION / EAGER_BLOCKS_PER_CHANNEL + 3)
         .map(|number| active(&stage, &number.to_string()))
         .collect();
-    assert_eq!(blocks(&stage), LANDINGS_PER_SESSION as u32);
+    assert_eq!(blocks(&stage), EAGER_BLOCKS_PER_SESSION as u32);
     drop(channels);
 
     let settings = PortSettings {
         grants_memory: true,
-        landing_blocks: 5,
+        eager_blocks: 5,
         ..settings()
     };
     let stage = Stage::with(settings);
@@ -303,7 +303,7 @@ fn blocks_are_bounded_for_a_session_and_for_a_port() {
     stage.settle();
     assert_eq!(blocks(&stage), 0);
     let settings = PortSettings {
-        landing_blocks: 0,
+        eager_blocks: 0,
         ..settings
     };
     let stage = Stage::with(settings);
@@ -322,7 +322,7 @@ fn a_channel_that_rests_gives_its_blocks_back() {
     send(&mut sender, 2, 20_000);
     stage.settle();
     assert_eq!(consume(&mut receiver), 1);
-    assert_eq!(blocks(&stage), LANDINGS_PER_CHANNEL as u32);
+    assert_eq!(blocks(&stage), EAGER_BLOCKS_PER_CHANNEL as u32);
     // Ten seconds cover several looks for silent channels.
     for _ in 0..1000 {
         clock.advance(Duration::from_millis(10));
@@ -336,7 +336,7 @@ fn a_channel_that_rests_gives_its_blocks_back() {
         assert_eq!(consume(&mut receiver), 1);
         stage.settle();
     }
-    assert_eq!(blocks(&stage), LANDINGS_PER_CHANNEL as u32);
+    assert_eq!(blocks(&stage), EAGER_BLOCKS_PER_CHANNEL as u32);
     assert_eq!(stage.stats()[1].landed, 3);
 }
 
@@ -379,7 +379,7 @@ fn a_receiver_that_goes_leaves_its_blocks_to_the_sender_until_that_goes() {
     drop(receiver);
     stage.fake.hold_sends(false);
     stage.settle();
-    assert_eq!(blocks(&stage), LANDINGS_PER_CHANNEL as u32);
+    assert_eq!(blocks(&stage), EAGER_BLOCKS_PER_CHANNEL as u32);
     assert!(matches!(
         try_send(&mut sender, &[1]),
         Err(ChannelError::Failed(_))
@@ -399,15 +399,15 @@ fn a_receiver_that_goes_leaves_its_blocks_to_the_sender_until_that_goes() {
 fn a_word_of_a_block_that_is_not_the_peers_ends_the_session() {
     for forged in [
         None,
-        Some(LandingId {
+        Some(EagerBlockId {
             index: 0,
             generation: 7,
         }),
-        Some(LandingId {
+        Some(EagerBlockId {
             index: 40,
             generation: 0,
         }),
-        Some(LandingId {
+        Some(EagerBlockId {
             index: 1,
             generation: 0,
         }),

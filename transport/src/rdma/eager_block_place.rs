@@ -9,17 +9,18 @@ use super::rdma_port::RdmaPort;
 
 /// A place for one of the blocks that an RDMA port may grant.
 #[derive(Debug)]
-pub(crate) struct LandingPlace(Arc<RdmaPort>);
+pub(crate) struct EagerBlockPlace(Arc<RdmaPort>);
 
-impl LandingPlace {
+impl EagerBlockPlace {
     /// Takes a place; `None` if the RDMA port has granted as many as it may.
     pub(crate) fn take(rdma_port: &Arc<RdmaPort>) -> Option<Self> {
-        let most = rdma_port.settings().landing_blocks;
+        let most = rdma_port.settings().eager_blocks;
         let one_more = |taken: u32| (taken < most).then_some(taken + 1);
         // Relaxed, because the number only guards a sum and orders no other access.
-        let taken = rdma_port
-            .landings
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
+        let taken =
+            rdma_port
+                .eager_blocks
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
         taken.is_ok().then(|| Self(rdma_port.clone()))
     }
 
@@ -41,8 +42,8 @@ impl LandingPlace {
     }
 }
 
-impl Drop for LandingPlace {
+impl Drop for EagerBlockPlace {
     fn drop(&mut self) {
-        self.0.landings.fetch_sub(1, Ordering::Relaxed);
+        self.0.eager_blocks.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -1,18 +1,18 @@
 //! The numbers of blocks that a receiver grants ahead, as frames and records name them.
 
 /// Blocks that a session is granted at most.
-pub const LANDINGS_PER_SESSION: usize = 128;
+pub const EAGER_BLOCKS_PER_SESSION: usize = 128;
 
 /// The number of one use of a block: 32 bits on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LandingId {
+pub struct EagerBlockId {
     /// The index of the block in the session.
     pub index: u16,
     /// The number of earlier uses, modulo 2^16.
     pub generation: u16,
 }
 
-impl LandingId {
+impl EagerBlockId {
     /// Returns the number as immediate data.
     #[must_use]
     pub fn to_word(self) -> u32 {
