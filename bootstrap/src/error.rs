@@ -247,7 +247,7 @@ pub struct HandshakeFailure {
 pub enum Problem {
     /// The other end closed the connection before its first byte.
     #[error("it closed before its first byte, as health probes and port scans do")]
-    Unheard,
+    Unreceived,
     /// The conversation failed.
     #[error(transparent)]
     Handshake(#[from] HandshakeError),

@@ -250,8 +250,8 @@ fn a_size_beyond_the_device_is_told_with_its_limit() {
     let device = Device::open(&provider, &choice.device).unwrap();
     let limit = device.attributes().max_completions;
     let error = CompletionQueue::polled(&device, limit + 1).unwrap_err();
-    let told = format!("{} were asked for and its limit is {limit}", limit + 1);
-    assert!(error.to_string().contains(&told), "{error}");
+    let notified = format!("{} were asked for and its limit is {limit}", limit + 1);
+    assert!(error.to_string().contains(&notified), "{error}");
 }
 
 #[test]

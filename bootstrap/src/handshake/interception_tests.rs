@@ -122,11 +122,11 @@ fn bytes_replayed_from_another_handshake_are_refused() {
     }
     for end in [meeting.dialer_end.take(), meeting.acceptor_end.take()] {
         let error = end.expect("it has ended").unwrap_err();
-        let is_told = matches!(
+        let is_notified = matches!(
             error,
             HandshakeError::Tls { .. } | HandshakeError::Authentication(_)
         );
-        assert!(is_told, "{error}");
+        assert!(is_notified, "{error}");
     }
 }
 
@@ -217,21 +217,21 @@ fn a_session_goes_on_for_the_identity_alone_that_began_it() {
         uri: Some("spiffe://test/somebody".to_owned()),
         dns_names: Vec::new(),
     };
-    let reunion = |known: &AuthenticatedAs, told: &AuthenticatedAs| {
+    let reunion = |known: &AuthenticatedAs, notified: &AuthenticatedAs| {
         let dialer = secured(node(0x11));
         let acceptor = secured(node(0x22));
         for session in acceptor.resumable.lock().values_mut() {
             session.authenticated_as = Some(known.clone());
         }
         let mut ticket = ticket(EPOCH);
-        ticket.authenticated_as = Some(told.clone());
+        ticket.authenticated_as = Some(notified.clone());
         Reunion::between(&dialer, ticket, &acceptor)
     };
     let member = AuthenticatedAs::Member;
     reunion(&member, &member).goes_on();
     // First the acceptor's session belongs to another peer, and then the dialer's does.
-    for (known, told) in [(&somebody, &member), (&member, &somebody)] {
-        let mut reunion = reunion(known, told);
+    for (known, notified) in [(&somebody, &member), (&member, &somebody)] {
+        let mut reunion = reunion(known, notified);
         reunion.run();
         reunion.wait_for_ever();
         let (dialer, acceptor) = reunion.ends();

@@ -93,14 +93,14 @@ fn a_node_has_no_authenticated_session_with_itself() {
     let acceptor = meeting.acceptor_end.take().unwrap().unwrap_err();
     let dialer = meeting.dialer_end.take().unwrap().unwrap_err();
     // The end that notices first tells the other.
-    let is_told = |error: &HandshakeError| {
+    let is_notified = |error: &HandshakeError| {
         matches!(
             error,
             HandshakeError::Oneself | HandshakeError::Refused { .. }
         )
     };
     assert!(
-        is_told(&dialer) && is_told(&acceptor),
+        is_notified(&dialer) && is_notified(&acceptor),
         "{dialer} {acceptor}"
     );
     assert!([&dialer, &acceptor].contains(&&HandshakeError::Oneself));

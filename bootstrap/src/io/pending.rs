@@ -36,7 +36,7 @@ pub(super) struct PendingHandshake {
     stream: TcpStream,
     outbox: Vec<u8>,
     /// True once a byte of the peer has come.
-    is_heard: bool,
+    is_received: bool,
     /// True if the set reports when `stream` takes more.
     watching_writes: bool,
     /// Set once the handshake has failed and the peer is to hear why.
@@ -90,7 +90,7 @@ impl PendingHandshake {
             began: now,
             stream,
             outbox: Vec::new(),
-            is_heard: false,
+            is_received: false,
             watching_writes: false,
             farewell: None,
             unix: UnixMeeting::new(&local.unix),
@@ -226,7 +226,7 @@ impl PendingHandshake {
     /// Returns what to report of a handshake that failed.
     pub(super) fn problem(&self, error: HandshakeError) -> Problem {
         match error {
-            HandshakeError::Closed { .. } if !self.is_heard => Problem::Unheard,
+            HandshakeError::Closed { .. } if !self.is_received => Problem::Unreceived,
             error => error.into(),
         }
     }
@@ -349,7 +349,7 @@ impl PendingHandshake {
         for _ in 0..READS_PER_TURN {
             match tcp::read(&self.stream, &mut buffer) {
                 ReadOutcome::Bytes(bytes) => {
-                    self.is_heard = true;
+                    self.is_received = true;
                     self.machine.handle_bytes(bytes);
                     if bytes.len() < READ_BYTES {
                         break;

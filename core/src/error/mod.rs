@@ -51,8 +51,8 @@ struct Suspensions<'a>(&'a [Arc<Suspension>]);
 
 impl fmt::Display for Suspensions<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (told, others) = self.0.split_at(self.0.len().min(MOST_SUSPENSIONS));
-        told.iter().try_for_each(|one| write!(f, "; {one}"))?;
+        let (notified, others) = self.0.split_at(self.0.len().min(MOST_SUSPENSIONS));
+        notified.iter().try_for_each(|one| write!(f, "; {one}"))?;
         match others.len() {
             0 => Ok(()),
             1 => f.write_str("; 1 more peer has no connection either"),

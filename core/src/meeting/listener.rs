@@ -75,7 +75,7 @@ impl ControlSource for PeerListener {
         while let Some(failure) = self.acceptor.poll_failure() {
             let listener = self.acceptor.local_addr();
             match &failure.problem {
-                Problem::Unheard => self.failures.silent(&failure, listener),
+                Problem::Unreceived => self.failures.silent(&failure, listener),
                 problem => {
                     let kind = FailureKind::of(problem);
                     self.failures.tell(kind, &failure, listener, now);
@@ -301,7 +301,7 @@ mod tests {
     struct Counts {
         warnings: AtomicU64,
         others: AtomicU64,
-        told: AtomicU64,
+        notified: AtomicU64,
     }
 
     impl Counts {
@@ -323,7 +323,7 @@ mod tests {
     impl Visit for Reading<'_> {
         fn record_u64(&mut self, field: &Field, value: u64) {
             if field.name() == "count" {
-                self.0.told.store(value, Ordering::Relaxed);
+                self.0.notified.store(value, Ordering::Relaxed);
             }
         }
 
@@ -359,7 +359,10 @@ mod tests {
             assert_eq!(count(&counts.warnings), 6);
             let due = failures.next_due().expect("a count is to be told");
             failures.tell_held(due);
-            assert_eq!((count(&counts.warnings), count(&counts.told)), (7, 99_995));
+            assert_eq!(
+                (count(&counts.warnings), count(&counts.notified)),
+                (7, 99_995)
+            );
             assert_eq!(failures.next_due(), None);
         });
     }

@@ -349,7 +349,7 @@ mod tests {
             let expected = RdmaSettings::new().tuning(tuning);
             assert_eq!(rdma.resources(0), expected.resources(0));
         }
-        let told: Vec<_> = environment
+        let notified: Vec<_> = environment
             .overrides
             .iter()
             .map(|(name, _)| *name)
@@ -357,7 +357,7 @@ mod tests {
         let (_, rdma): (Vec<_>, Vec<_>) = all
             .into_iter()
             .map(|(name, _)| name)
-            .partition(|name| told.contains(name));
+            .partition(|name| notified.contains(name));
         let not_there =
             |name: &&str| name.starts_with("IBEX_RDMA_") && cfg!(not(feature = "verbs"));
         let names = all.iter().map(|(name, _)| *name);

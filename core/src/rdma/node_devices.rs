@@ -91,7 +91,7 @@ impl NodeDevices {
     /// Call this without the lock on our state: the thread that has the engine's lock may want it.
     fn entrust(&self, rdma_port: &Arc<RdmaPort>) {
         if let Some(runtime) = self.runtime()
-            && let Err(error) = runtime.care_for(rdma_port)
+            && let Err(error) = runtime.attach_port(rdma_port)
         {
             tracing::debug!(device = rdma_port.device(), %error, "no engine takes an RDMA device");
         }

@@ -173,7 +173,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
             "known_sender",
             Control::Known {
                 end: 1,
-                heard_close: true,
+                received_close: true,
                 receiver: None,
             },
         ),
@@ -181,7 +181,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
             "known_receiver",
             Control::Known {
                 end: 1,
-                heard_close: false,
+                received_close: false,
                 receiver: Some(KnownReceiver::nothing(16)),
             },
         ),

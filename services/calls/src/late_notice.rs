@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     /// Returns the warnings of a time-out that is noticed so late.
-    fn told(driver: Driver, late: Duration) -> Vec<String> {
+    fn notified(driver: Driver, late: Duration) -> Vec<String> {
         let lines = Arc::<Mutex<Vec<String>>>::default();
         let kept = lines.clone();
         let log = Each(move |event: &Event<'_>| {
@@ -65,13 +65,16 @@ mod tests {
             (Driver::Tasks, "block_on"),
             (Driver::Caller, "call Node::poll"),
         ] {
-            assert_eq!(told(driver, early), [""; 0]);
-            let told = told(driver, NOTICE);
-            assert_eq!(told.len(), 1, "{told:?}");
+            assert_eq!(notified(driver, early), [""; 0]);
+            let notified = notified(driver, NOTICE);
+            assert_eq!(notified.len(), 1, "{notified:?}");
             for words in ["late=5s", &format!("under Driver::{driver:?}"), help] {
-                assert!(told[0].contains(words), "{told:?} does not say {words:?}");
+                assert!(
+                    notified[0].contains(words),
+                    "{notified:?} does not say {words:?}"
+                );
             }
         }
-        assert_eq!(told(Driver::Threads, NOTICE), [""; 0]);
+        assert_eq!(notified(Driver::Threads, NOTICE), [""; 0]);
     }
 }

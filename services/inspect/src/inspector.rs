@@ -82,8 +82,8 @@ impl Drop for Inspector {
             return;
         }
         let _ = fs::remove_file(&self.path);
-        let is_told = retry_on_intr(|| write(&self.stop, &1u64.to_ne_bytes())).is_ok();
-        if let Some(thread) = thread.filter(|_| is_told) {
+        let is_notified = retry_on_intr(|| write(&self.stop, &1u64.to_ne_bytes())).is_ok();
+        if let Some(thread) = thread.filter(|_| is_notified) {
             let _ = thread.join();
         }
     }

@@ -62,14 +62,14 @@ impl SocketPlace {
 /// Listens in the first of these folders in which that is possible.
 fn listen_in(folders: &[PathBuf], node: Option<&str>) -> Result<(OwnedFd, PathBuf), UnusablePath> {
     // The refusal to tell: a folder that is missing here is no surprise.
-    let mut told: Option<UnusablePath> = None;
+    let mut notified: Option<UnusablePath> = None;
     for folder in folders {
         let source = match listen_below(folder, node) {
             Ok((listener, path)) => {
                 if let Some(UnusablePath {
                     path: other,
                     source,
-                }) = told.filter(is_surprise)
+                }) = notified.filter(is_surprise)
                 {
                     warn_limited!(
                         source,
@@ -83,12 +83,12 @@ fn listen_in(folders: &[PathBuf], node: Option<&str>) -> Result<(OwnedFd, PathBu
             }
             Err(source) => source,
         };
-        if !told.as_ref().is_some_and(is_surprise) {
+        if !notified.as_ref().is_some_and(is_surprise) {
             let path = folder.clone();
-            told = Some(UnusablePath { path, source });
+            notified = Some(UnusablePath { path, source });
         }
     }
-    Err(told.expect("there are folders"))
+    Err(notified.expect("there are folders"))
 }
 
 fn is_surprise(refused: &UnusablePath) -> bool {

@@ -70,8 +70,8 @@ mod tests {
 
     #[test]
     fn a_stream_is_told_without_its_direction() {
-        let told = (STREAM.subject)("quotes/5/there", "10.0.0.2:7000");
-        assert_eq!(told, "byte stream \"quotes/5\" with 10.0.0.2:7000");
+        let notified = (STREAM.subject)("quotes/5/there", "10.0.0.2:7000");
+        assert_eq!(notified, "byte stream \"quotes/5\" with 10.0.0.2:7000");
     }
 
     #[test]

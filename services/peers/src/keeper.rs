@@ -43,13 +43,13 @@ struct KeptAddress {
     /// Attempts in a row that led to no session, or to a short one.
     failures: u32,
     /// The program was told that the address is not reached.
-    is_told: bool,
+    is_notified: bool,
 }
 
 impl KeptAddress {
     /// Ends a series of failures.
     fn is_reached(&mut self, address: &str) {
-        if mem::take(&mut self.is_told) {
+        if mem::take(&mut self.is_notified) {
             tracing::info!(%address, "a peer that is to be kept connected is reached again");
         }
     }
@@ -182,7 +182,7 @@ impl Keeper {
                 is_listed: true,
                 place: AddressState::Due(schedule.put(address, 0, now)),
                 failures: 0,
-                is_told: false,
+                is_notified: false,
             };
             self.kept.entry(address).or_insert_with_key(new).is_listed = true;
         }
@@ -394,7 +394,7 @@ impl Keeper {
         let next_attempt = Instant::now() + BACK_OFF.pause(kept.failures);
         kept.place = AddressState::Due(self.schedule.put(address, kept.failures, next_attempt));
         self.board.show_failure(address, &error);
-        if !mem::replace(&mut kept.is_told, true) {
+        if !mem::replace(&mut kept.is_notified, true) {
             warn_limited!(
                 format_args!("{address}: {error}"),
                 %address, %error,

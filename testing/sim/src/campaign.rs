@@ -66,7 +66,7 @@ impl Campaign {
     pub fn run(&self, threads: usize) -> Result<Totals, Violation> {
         let next = AtomicU64::new(0);
         thread::scope(|scope| {
-            let (tell, told) = mpsc::channel();
+            let (tell, notified) = mpsc::channel();
             for _ in 0..threads {
                 let (tell, next) = (tell.clone(), &next);
                 scope.spawn(move || {
@@ -80,19 +80,19 @@ impl Campaign {
                     }
                 });
             }
-            self.collect(told)
+            self.collect(notified)
         })
     }
 
     /// Adds runs up in their order, whichever finishes first.
     fn collect(
         &self,
-        told: mpsc::Receiver<(u64, Result<Summary, Violation>)>,
+        notified: mpsc::Receiver<(u64, Result<Summary, Violation>)>,
     ) -> Result<Totals, Violation> {
         let begun = Instant::now();
         let mut totals = Totals::default();
         let mut early = BTreeMap::new();
-        for (index, run) in told {
+        for (index, run) in notified {
             early.insert(index, run);
             while let Some(run) = early.remove(&totals.runs) {
                 totals.add(&run?);

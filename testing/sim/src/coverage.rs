@@ -44,7 +44,7 @@ pub(super) fn pair_of(node: &Node, event: &SessionEvent) -> usize {
         SessionEvent::Mismatched { end, .. } => (3, Some(end)),
         SessionEvent::Counted { end, .. } => (4, Some(end)),
         SessionEvent::Asked { end } => (5, Some(end)),
-        SessionEvent::Told { end, .. } => (6, Some(end)),
+        SessionEvent::Notified { end, .. } => (6, Some(end)),
         SessionEvent::PeerClosed { end, .. } => (7, Some(end)),
         SessionEvent::LargeAnnounced { end, .. } => (8, Some(end)),
         SessionEvent::Forgotten { end } => (9, Some(end)),

@@ -44,7 +44,7 @@ pub(super) struct Node {
     /// Blocks that were granted ahead.
     eager_blocks: eager_blocks::EagerBlocks,
     pub(super) life: Life,
-    pub(super) has_heard_goodbye: bool,
+    pub(super) has_received_goodbye: bool,
 
     // The wires.
     /// The epoch of the wires that it has joined.
@@ -151,7 +151,7 @@ impl Node {
             wanted: Vec::new(),
             eager_blocks: eager_blocks::EagerBlocks::default(),
             life: Life::Up,
-            has_heard_goodbye: false,
+            has_received_goodbye: false,
             epoch: 0,
             stage: Stage::Before,
             wires,
@@ -249,7 +249,7 @@ impl Node {
 
     /// Returns whether it has said and heard goodbye.
     pub(super) fn has_parted(&self) -> bool {
-        self.has_heard_goodbye && self.session.outgoing.said_goodbye() && self.is_flushed()
+        self.has_received_goodbye && self.session.outgoing.sent_goodbye() && self.is_flushed()
     }
 
     // ---- Handles ---------------------------------------------------------------------
@@ -465,7 +465,7 @@ impl Node {
                     }
                 }
                 SessionEvent::Asked { end } => self.released(end),
-                SessionEvent::Told { end, counters } => {
+                SessionEvent::Notified { end, counters } => {
                     let receiver = self.receivers.get(&end).ok_or("news of no receiver")?;
                     receiver.check_told(&counters)?;
                     // From here on the peer may overwrite the released blocks.
@@ -531,8 +531,8 @@ impl Node {
             reason.is_none_or(|reason| reason == HASTY),
             "the peer gives another reason: {reason:?}"
         );
-        ensure!(!self.has_heard_goodbye, "the peer says goodbye twice");
-        self.has_heard_goodbye = true;
+        ensure!(!self.has_received_goodbye, "the peer says goodbye twice");
+        self.has_received_goodbye = true;
         for receiver in self
             .receivers
             .values()

@@ -450,15 +450,15 @@ impl Receiver {
     }
 
     /// Checks what the session told the sender on this end's behalf.
-    pub(super) fn check_told(&self, told: &Counters) -> Checked {
+    pub(super) fn check_told(&self, notified: &Counters) -> Checked {
         let now = self.counters();
         ensure!(
-            told.received <= now.received
-                && told.released <= now.released
-                && told.released_position <= now.released_position
-                && told.acknowledged <= now.acknowledged
-                && told.acknowledgement_ended <= now.acknowledgement_ended,
-            "the sender of {:?} was told {told:?}, the truth is {now:?}",
+            notified.received <= now.received
+                && notified.released <= now.released
+                && notified.released_position <= now.released_position
+                && notified.acknowledged <= now.acknowledged
+                && notified.acknowledgement_ended <= now.acknowledgement_ended,
+            "the sender of {:?} was told {notified:?}, the truth is {now:?}",
             self.name
         );
         Ok(())

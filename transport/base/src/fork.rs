@@ -117,7 +117,7 @@ pub unsafe fn keep_from_children(range: Range<usize>) {
 pub fn claim() -> Result<(), UsedAfterFork> {
     check(|| "ibex, as it runs here,".to_owned())?;
     // Relaxed: only whether it was set matters here.
-    if TOLD_BY.load(Ordering::Relaxed) == NOBODY {
+    if NOTIFIED_BY.load(Ordering::Relaxed) == NOBODY {
         OWNER.store(process::id(), Ordering::Relaxed);
         // Two threads may get here at a time, and then do the same.
         let told_by = match PAGE.is_wiped_on_fork() {
@@ -129,7 +129,7 @@ pub fn claim() -> Result<(), UsedAfterFork> {
         };
         // TOLD, pairs with `is_child_at_a_closer_look`: a thread that sees how a child is told sees
         // the word as well.
-        TOLD_BY.store(told_by, Ordering::Release);
+        NOTIFIED_BY.store(told_by, Ordering::Release);
     }
     Ok(())
 }
@@ -140,7 +140,7 @@ pub fn claim() -> Result<(), UsedAfterFork> {
 #[inline(never)]
 fn is_child_at_a_closer_look() -> bool {
     // TOLD, pairs with `claim`.
-    match TOLD_BY.load(Ordering::Acquire) {
+    match NOTIFIED_BY.load(Ordering::Acquire) {
         // The word is loaded once more, because it may have been set since.
         THE_WORD => PAGE.word.load(Ordering::Relaxed) == 0,
         THE_NUMBER => OWNER.load(Ordering::Relaxed) != process::id(),
@@ -152,7 +152,7 @@ fn is_child_at_a_closer_look() -> bool {
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
 /// The way in which a child is told: one of the constants below.
-static TOLD_BY: AtomicU32 = AtomicU32::new(NOBODY);
+static NOTIFIED_BY: AtomicU32 = AtomicU32::new(NOBODY);
 
 /// The process has made no node yet, so a child could use nothing.
 const NOBODY: u32 = 0;
@@ -204,7 +204,7 @@ mod tests {
         assert!(!is_child());
         claim().unwrap();
         claim().unwrap();
-        assert_eq!(TOLD_BY.load(Ordering::Relaxed), THE_WORD);
+        assert_eq!(NOTIFIED_BY.load(Ordering::Relaxed), THE_WORD);
         assert_eq!(PAGE.word.load(Ordering::Relaxed), 1);
         assert_eq!(OWNER.load(Ordering::Relaxed), process::id());
         assert_eq!(check(|| unreachable!("it is no child")), Ok(()));

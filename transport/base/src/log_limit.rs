@@ -2,7 +2,7 @@
 //!
 //! Rules:
 //!
-//! 1. The first [`TOLD_PER_PERIOD`] events of each kind in a [`PERIOD`] are logged, and the others
+//! 1. The first [`REPORTED_PER_PERIOD`] events of each kind in a [`PERIOD`] are logged, and the others
 //!    are counted.
 //! 2. When the period is over, the count is logged, with the first suppressed event as the example,
 //!    by the function that noticed that event. Its line therefore has the same target.
@@ -33,7 +33,7 @@ struct KindCount<K> {
     kind: K,
     /// The time at which the period began.
     since: Instant,
-    told: u32,
+    notified: u32,
     held: u64,
     /// The first of the events that were counted and not logged.
     example: String,
@@ -53,7 +53,7 @@ pub struct UnloggedEvents {
 }
 
 /// Number of events of a kind that are logged in a period.
-pub const TOLD_PER_PERIOD: u32 = 5;
+pub const REPORTED_PER_PERIOD: u32 = 5;
 /// Length of a period, or a little less.
 pub const PERIOD: Duration = Duration::from_secs(10);
 
@@ -87,7 +87,7 @@ impl<K: PartialEq> LogLimit<K> {
             self.kinds.push(KindCount {
                 kind,
                 since: now,
-                told: 0,
+                notified: 0,
                 held: 0,
                 example: String::new(),
                 tell,
@@ -96,16 +96,16 @@ impl<K: PartialEq> LogLimit<K> {
         });
         let known = &mut self.kinds[at];
         if known.held == 0 && now.saturating_duration_since(known.since) >= PERIOD {
-            (known.since, known.told) = (now, 0);
+            (known.since, known.notified) = (now, 0);
         }
-        if known.told == TOLD_PER_PERIOD {
+        if known.notified == REPORTED_PER_PERIOD {
             if known.held == 0 {
                 (known.example, known.tell) = (example(), tell);
             }
             known.held += 1;
             return false;
         }
-        known.told += 1;
+        known.notified += 1;
         true
     }
 
@@ -132,7 +132,7 @@ impl<K: PartialEq> LogLimit<K> {
             count: std::mem::take(&mut known.held),
             period: now.saturating_duration_since(known.since),
         };
-        (known.since, known.told) = (now, 0);
+        (known.since, known.notified) = (now, 0);
         Some(held)
     }
 
@@ -187,11 +187,11 @@ pub fn process_admits(
     let now = Instant::now();
     tell_held_of_process(now);
     let mut limit = of_process();
-    let is_told = limit.admits(kind, now, tell, example);
-    if !is_told {
+    let is_notified = limit.admits(kind, now, tell, example);
+    if !is_notified {
         IS_HOLDING.store(true, Ordering::Relaxed);
     }
-    is_told
+    is_notified
 }
 
 /// Returns whether counts of the process wait to be logged by
@@ -254,14 +254,14 @@ mod tests {
     fn of_a_flood_a_few_are_told_and_the_rest_is_counted() {
         let start = Instant::now();
         let mut limit = LogLimit::default();
-        let mut told = 0;
+        let mut notified = 0;
         for number in 0..1209_u32 {
             let now = start + number * SECOND / 200;
             assert!(limit.poll_held(now).is_none(), "the period is not over");
             let text = || format!("failure {number}");
-            told += u32::from(limit.admits("flood", now, nowhere, text));
+            notified += u32::from(limit.admits("flood", now, nowhere, text));
         }
-        assert_eq!(told, TOLD_PER_PERIOD);
+        assert_eq!(notified, REPORTED_PER_PERIOD);
         assert_eq!(limit.next_due(), Some(start + PERIOD));
         let held = limit.poll_held(start + PERIOD).expect("the rest");
         assert_eq!(
@@ -289,8 +289,8 @@ mod tests {
 
     #[test]
     fn the_process_has_a_limit_for_each_line() {
-        let told = (0..100).filter(|_| process_admits("a flood", nowhere, String::new));
-        assert_eq!(told.count(), TOLD_PER_PERIOD as usize);
+        let notified = (0..100).filter(|_| process_admits("a flood", nowhere, String::new));
+        assert_eq!(notified.count(), REPORTED_PER_PERIOD as usize);
         assert!(process_admits("another line", nowhere, String::new));
         assert!(process_holds());
         assert!(next_due_of_process().is_some());

@@ -83,9 +83,9 @@ pub struct Session {
     pub eager_blocks: EagerBlocks,
     events: VecDeque<SessionEvent>,
     /// The peer has said goodbye.
-    heard_goodbye: bool,
+    received_goodbye: bool,
     /// The peer's announcement that it drains.
-    heard_draining: Option<bool>,
+    received_draining: Option<bool>,
 }
 
 impl Session {
@@ -101,8 +101,8 @@ impl Session {
             credit: SessionCredit::new(config.wires, config.dialed),
             eager_blocks: EagerBlocks::default(),
             events: VecDeque::new(),
-            heard_goodbye: false,
-            heard_draining: None,
+            received_goodbye: false,
+            received_draining: None,
         }
     }
 

@@ -327,19 +327,19 @@ mod models {
             cells.hold(1, 8);
             cells.hold(2, 16);
             // Only the holder of the lock may access this cell, which loom checks.
-            let told = Arc::new(UnsafeCell::new(()));
+            let notified = Arc::new(UnsafeCell::new(()));
             let settle =
-                |sequence, size_units, advance: Arc<Advance>, told: Arc<UnsafeCell<()>>| {
+                |sequence, size_units, advance: Arc<Advance>, notified: Arc<UnsafeCell<()>>| {
                     cells.settle(sequence, size_units, CellState::Acknowledged);
-                    advance.run(cells, |_| told.with_mut(|_| ()));
+                    advance.run(cells, |_| notified.with_mut(|_| ()));
                 };
             let other = {
-                let (advance, told) = (advance.clone(), told.clone());
-                thread::spawn(move || settle(1, 1, advance, told))
+                let (advance, notified) = (advance.clone(), notified.clone());
+                thread::spawn(move || settle(1, 1, advance, notified))
             };
-            settle(2, 2, advance.clone(), told.clone());
+            settle(2, 2, advance.clone(), notified.clone());
             other.join().unwrap();
-            told.with_mut(|_| ());
+            notified.with_mut(|_| ());
             let expected = Prefix {
                 released: 2,
                 position: 24,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use ibex_base::sync::Asymmetry;
 use ibex_protocol::{
-    format::control::{CloseReason, heard_reason},
+    format::control::{CloseReason, received_reason},
     timer::Timer,
 };
 
@@ -106,7 +106,7 @@ impl Core {
             return;
         }
         self.common.phase = Phase::Closing;
-        let reason = reason.map(heard_reason);
+        let reason = reason.map(received_reason);
         let cause = self.parting.insert(EndCause::of_close(reason)).clone();
         for sender in self.ends.senders.ends.values_mut() {
             // OVER: from here on no handle can enter.
@@ -127,7 +127,7 @@ impl Core {
 
     /// Handles the peer's goodbye, its last frame, which gives this `cause`. The peer will not read
     /// anything that this end could send.
-    pub(super) fn peer_said_goodbye(&mut self, cause: EndCause, context: &mut Context<'_>) {
+    pub(super) fn peer_sent_goodbye(&mut self, cause: EndCause, context: &mut Context<'_>) {
         match self.common.phase {
             Phase::Up => {
                 self.receive_passed(PASSED_PER_TURN, context);
@@ -219,11 +219,11 @@ impl Core {
     }
 
     /// Ends the session once both goodbyes are exchanged, so that nothing is missing.
-    pub(super) fn finish_if_said(&mut self, all_is_out: bool, context: &mut Context<'_>) {
-        let is_said = self.common.session.outgoing.said_goodbye() && all_is_out;
+    pub(super) fn finish_if_sent(&mut self, all_is_out: bool, context: &mut Context<'_>) {
+        let is_sent = self.common.session.outgoing.sent_goodbye() && all_is_out;
         // If the wire broke, it is unknown whether this end's goodbye has arrived.
         let is_whole = self.broken.is_none();
-        if self.common.phase == Phase::PeerClosed && is_said && is_whole {
+        if self.common.phase == Phase::PeerClosed && is_sent && is_whole {
             self.finish_in_order(context);
         }
     }

@@ -105,8 +105,8 @@ impl Ends {
     ) {
         let is_due = |end: &&ChannelEnd| end.open_notice_at().is_some_and(|due| due <= now);
         let due = self.all().filter(is_due);
-        let told = due.map(|end| end.take_open_notice(&common.incoming()));
-        for what in told.collect::<Vec<_>>() {
+        let notified = due.map(|end| end.take_open_notice(&common.incoming()));
+        for what in notified.collect::<Vec<_>>() {
             what.warn(&common.shared);
             common.tell(what, context);
         }
@@ -141,7 +141,7 @@ impl Ends {
         if !answer_if_rung(&receiver.end, still_asked || waits) {
             return false;
         }
-        let was_stalled = receiver.is_told_stalled();
+        let was_stalled = receiver.is_reported_stalled();
         let news = common.session.released(id, &receiver.end.counters());
         if waits {
             self.receivers.want_large(id, common, context);

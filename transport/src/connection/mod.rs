@@ -232,7 +232,7 @@ impl Connection {
     /// room, which completions bring.
     #[inline]
     pub(crate) fn waits_for_completions(&self) -> bool {
-        self.wire.is_told_of_all()
+        self.wire.is_event_driven()
             && (self.core.ends.senders.hot.is_empty() || self.wire.is_blocked())
             && !self.socket.readable
             && self.core.is_undisturbed()

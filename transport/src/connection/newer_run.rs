@@ -17,7 +17,7 @@ pub(crate) struct NewerRun {
     peer: String,
     /// The count of what the older run had sent at the first look; `None` before.
     heard: Option<u64>,
-    is_told: bool,
+    is_notified: bool,
 }
 
 impl NewerRun {
@@ -25,7 +25,7 @@ impl NewerRun {
         Self {
             peer,
             heard: None,
-            is_told: false,
+            is_notified: false,
         }
     }
 
@@ -34,7 +34,7 @@ impl NewerRun {
     /// What came before may be the last of a run that was over already.
     fn is_beside_another(&mut self, heard: u64) -> bool {
         let before = *self.heard.get_or_insert(heard);
-        heard != before && !mem::replace(&mut self.is_told, true)
+        heard != before && !mem::replace(&mut self.is_notified, true)
     }
 }
 

@@ -14,7 +14,7 @@ pub(super) struct Outage {
     pub(super) since: Instant,
     pub(super) cause: EndCause,
     /// Listeners to events were told of the outage.
-    pub(super) is_told: bool,
+    pub(super) is_notified: bool,
     /// Attempts to dial the peer, the next one included.
     pub(super) attempts: u32,
     /// The failure of the last attempt.
@@ -32,7 +32,7 @@ pub(super) struct Outage {
     /// nothing got through between them.
     pub(super) is_stuck: bool,
     /// The peer has reported that it found damage.
-    pub(super) heard_of_damage: bool,
+    pub(super) received_damage: bool,
 }
 
 /// An outage that is over for now: nothing may get through over the new wires either.
@@ -56,7 +56,7 @@ impl Outage {
         Self {
             since,
             cause,
-            is_told: false,
+            is_notified: false,
             attempts: 0,
             failure: None,
             refused_since: None,
@@ -65,7 +65,7 @@ impl Outage {
             stuck_since: since,
             progress,
             is_stuck: false,
-            heard_of_damage: false,
+            received_damage: false,
         }
     }
 

@@ -330,7 +330,7 @@ impl Reconnect {
         let Some(outage) = &mut self.outage else {
             return;
         };
-        if !mem::replace(&mut outage.is_told, true) {
+        if !mem::replace(&mut outage.is_notified, true) {
             let shared = &common.shared;
             let peer = shared.peer_in_log();
             match shared.suspension() {
@@ -368,7 +368,7 @@ impl Reconnect {
         }
         if let Some(outage) = &mut self.outage {
             outage.is_stuck = true;
-            if mem::replace(&mut outage.heard_of_damage, true) {
+            if mem::replace(&mut outage.received_damage, true) {
                 return;
             }
             outage.add_to_cause(&format!(

@@ -108,9 +108,9 @@ impl Core {
                         }
                     }
                 }
-                SessionEvent::Told { end, counters } => {
+                SessionEvent::Notified { end, counters } => {
                     if let Some(receiver) = self.ends.receivers.ends.get(end) {
-                        receiver.end.told(&counters);
+                        receiver.end.notified(&counters);
                     }
                 }
                 SessionEvent::PeerClosed {
@@ -143,7 +143,7 @@ impl Core {
                     }
                 }
                 SessionEvent::Goodbye { reason } => {
-                    self.peer_said_goodbye(EndCause::of_goodbye(reason.as_deref()), context);
+                    self.peer_sent_goodbye(EndCause::of_goodbye(reason.as_deref()), context);
                 }
                 SessionEvent::Abandoned => {
                     self.is_certainly_gone(GIVEN_UP, context);

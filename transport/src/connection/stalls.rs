@@ -32,7 +32,7 @@ pub(super) struct ReceiverStall {
     since: Instant,
     /// Messages released when the wait began.
     released: u64,
-    is_told: bool,
+    is_notified: bool,
     /// The wait was reported as one for room within `memory_limit`.
     lacked_room: bool,
     /// The last look found nobody waiting, and the sender has not asked since.
@@ -44,7 +44,7 @@ impl ReceiverStall {
         Self {
             since,
             released,
-            is_told: false,
+            is_notified: false,
             lacked_room: false,
             is_unwanted: false,
         }
@@ -63,15 +63,15 @@ impl ReceiverStall {
 
 impl ReceiveLink {
     /// Returns whether the sender's wait was reported and its end was not.
-    pub(super) fn is_told_stalled(&self) -> bool {
-        self.stall.is_some_and(|stall| stall.is_told)
+    pub(super) fn is_reported_stalled(&self) -> bool {
+        self.stall.is_some_and(|stall| stall.is_notified)
     }
 
     /// Notes that the sender waits for room.
     pub(super) fn room_is_wanted(&mut self, now: Instant) {
         let released = self.end.prefix.prefix().released;
         // A reported wait is kept until its end is reported.
-        let goes_on = |stall: ReceiverStall| stall.is_told || stall.released == released;
+        let goes_on = |stall: ReceiverStall| stall.is_notified || stall.released == released;
         match &mut self.stall {
             Some(stall) if goes_on(*stall) => stall.is_unwanted = false,
             stall => *stall = Some(ReceiverStall::new(now, released)),
@@ -113,7 +113,7 @@ impl Common {
 /// Reports ends that have waited for long, and ends that continue after such a wait.
 pub(super) fn look(ends: &mut Ends, now: Instant, common: &mut Common, context: &mut Context<'_>) {
     let mut next: Option<Instant> = None;
-    let mut told = Vec::new();
+    let mut notified = Vec::new();
     for receiver in ends.receivers.ends.values_mut() {
         let waits_for_release = receiver.waits_for_release();
         let Some(stall) = &mut receiver.stall else {
@@ -128,8 +128,8 @@ pub(super) fn look(ends: &mut Ends, now: Instant, common: &mut Common, context: 
         if !stall.goes_on(released, is_wanted) {
             // A sender that has given up waiting has not continued.
             let goes_on = released != stall.released || stall.lacked_room;
-            if stall.is_told && goes_on {
-                told.push(What::Recovered {
+            if stall.is_notified && goes_on {
+                notified.push(What::Recovered {
                     channel: end.name.to_string(),
                     end: Role::Receiver,
                     stalled: now.saturating_duration_since(stall.since),
@@ -139,9 +139,9 @@ pub(super) fn look(ends: &mut Ends, now: Instant, common: &mut Common, context: 
             continue;
         }
         let due = stall.since + NOTICE;
-        if due <= now && is_wanted && !stall.is_told {
-            (stall.is_told, stall.lacked_room) = (true, lacks_room);
-            told.push(What::Stalled(Stalled {
+        if due <= now && is_wanted && !stall.is_notified {
+            (stall.is_notified, stall.lacked_room) = (true, lacks_room);
+            notified.push(What::Stalled(Stalled {
                 channel: end.name.to_string(),
                 end: Role::Receiver,
                 since: stall.since,
@@ -151,7 +151,7 @@ pub(super) fn look(ends: &mut Ends, now: Instant, common: &mut Common, context: 
                 suspended: None,
             }));
         }
-        let looks_again = stall.is_told || due <= now;
+        let looks_again = stall.is_notified || due <= now;
         let look = if looks_again { now + TICK } else { due };
         next = Some(next.map_or(look, |next| next.min(look)));
     }
@@ -163,13 +163,13 @@ pub(super) fn look(ends: &mut Ends, now: Instant, common: &mut Common, context: 
         if due > now {
             next = Some(next.map_or(due, |next| next.min(due)));
         } else if end.is_stalled() {
-            told.extend(end.take_notice());
+            notified.extend(end.take_notice());
         }
     }
     if let Some(next) = next {
         common.timers.set(Timer::Stall, next);
     }
-    for what in told {
+    for what in notified {
         what.warn(&common.shared);
         common.tell(what, context);
     }

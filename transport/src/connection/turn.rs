@@ -96,7 +96,7 @@ impl Connection {
         if let Err(cause) = revoked {
             self.drain_then_end(cause);
         }
-        self.core.finish_if_said(in_flight.is_none(), context);
+        self.core.finish_if_sent(in_flight.is_none(), context);
         if self.core.common.phase != Phase::Gone {
             return;
         }
@@ -187,7 +187,7 @@ impl Connection {
         match self.wire.transmit(&self.socket, &mut frames, tools) {
             Ok(progress) => {
                 let all_is_out = self.wire.in_flight().is_none();
-                self.core.finish_if_said(all_is_out, context);
+                self.core.finish_if_sent(all_is_out, context);
                 #[cfg(any(test, feature = "verbs"))]
                 self.watch_rails();
                 progress
@@ -244,8 +244,8 @@ impl Connection {
     /// Takes in frames that have arrived over the wire and hands them on.
     fn receive(&mut self, tools: &mut Tools, context: &mut Context<'_>) -> bool {
         if self.wire.is_down() {
-            let is_told = mem::take(&mut self.socket.readable);
-            return is_told && self.core.look_at_process(context);
+            let is_notified = mem::take(&mut self.socket.readable);
+            return is_notified && self.core.look_at_process(context);
         }
         if !self.core.is_undisturbed() {
             if self.look_at_teardown(clock::now(), tools, context) {

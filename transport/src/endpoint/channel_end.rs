@@ -310,7 +310,7 @@ impl ChannelEnd {
 struct OpenWatch {
     /// Time at which the wait began.
     since: OnceLock<Instant>,
-    is_told: AtomicBool,
+    is_notified: AtomicBool,
 }
 
 impl ChannelEnd {
@@ -328,8 +328,8 @@ impl ChannelEnd {
     /// Returns the time at which the engine reports that the peer has not opened its end, if it has
     /// not.
     pub(crate) fn open_notice_at(&self) -> Option<Instant> {
-        let OpenWatch { since, is_told } = &self.open_watch;
-        let is_silent = self.state.is_pending() && !is_told.load(Ordering::Relaxed);
+        let OpenWatch { since, is_notified } = &self.open_watch;
+        let is_silent = self.state.is_pending() && !is_notified.load(Ordering::Relaxed);
         // A time that the clock cannot represent never comes.
         let due = since.get()?.checked_add(self.open_timeout)?;
         is_silent.then_some(due)
@@ -338,7 +338,7 @@ impl ChannelEnd {
     /// Returns the notice that the peer has not opened its end. `incoming` lists the ends that the
     /// peer opened and this node did not.
     pub(crate) fn take_open_notice(&self, incoming: &[(String, Role)]) -> What {
-        self.open_watch.is_told.store(true, Ordering::Relaxed);
+        self.open_watch.is_notified.store(true, Ordering::Relaxed);
         What::NotOpened(self.not_opened_among(incoming, self.open_timeout))
     }
 }

@@ -74,8 +74,8 @@ pub struct ReceiveEnd {
     pub(crate) large_bytes: Counter,
     /// The count of released messages that the sender was last told, and the position from which
     /// the ring begins.
-    told_released: AtomicU64,
-    told_position: AtomicU64,
+    notified_released: AtomicU64,
+    notified_position: AtomicU64,
     /// Number of released messages after which the sender is told at the latest.
     pub(crate) tell_every: u64,
     /// The sender must also hear of the release of this message, the last but one released that
@@ -232,8 +232,8 @@ impl ReceiveEnd {
             handed_out: AtomicU64::new(0),
             large_messages: Counter::default(),
             large_bytes: Counter::default(),
-            told_released: AtomicU64::new(0),
-            told_position: AtomicU64::new(0),
+            notified_released: AtomicU64::new(0),
+            notified_position: AtomicU64::new(0),
             tell_every,
             owed_eager_block: AtomicU64::new(0),
             marked_released: AtomicU64::new(0),
@@ -355,11 +355,11 @@ impl ReceiveEnd {
     }
 
     /// Notes that the sender has been told `counters`.
-    pub(crate) fn told(&self, counters: &Counters) {
-        self.told_released
+    pub(crate) fn notified(&self, counters: &Counters) {
+        self.notified_released
             .store(counters.released, Ordering::Relaxed);
         let position = counters.released_position - self.ring_start();
-        self.told_position.store(position, Ordering::Relaxed);
+        self.notified_position.store(position, Ordering::Relaxed);
     }
 
     /// Frees the memory that the prefix has passed, then publishes the prefix. Called under the
@@ -389,16 +389,16 @@ impl ReceiveEnd {
     /// the news or enough is owed.
     pub(super) fn mark_progress(&self, idle: bool, moved: bool) {
         let prefix = self.prefix.prefix();
-        let told = self.told_released.load(Ordering::Relaxed);
-        let messages = prefix.released - told;
+        let notified = self.notified_released.load(Ordering::Relaxed);
+        let messages = prefix.released - notified;
         let bytes = prefix
             .position
-            .saturating_sub(self.told_position.load(Ordering::Relaxed));
+            .saturating_sub(self.notified_position.load(Ordering::Relaxed));
         let owes_window = self.state.agreed().is_some_and(|agreed| {
             // Below this amount the news wait for the next frame that is sent anyway.
             agreed.window.owes_news(messages, bytes, self.tell_every)
         });
-        let owes = owes_window || self.owed_eager_block.load(Ordering::Relaxed) > told;
+        let owes = owes_window || self.owed_eager_block.load(Ordering::Relaxed) > notified;
         // The sender asked, and the engine may have found this thread summing and left the answer
         // to it.
         let asked = moved && self.cells.is_asked();

@@ -24,7 +24,7 @@ pub(crate) struct Stall {
     /// True if the wait is for this end's own engine, which has yet to send earlier messages.
     is_for_engine: AtomicBool,
     /// True if the notice was given.
-    is_told: AtomicBool,
+    is_notified: AtomicBool,
     count: Counter,
     total: Counter,
 }
@@ -73,7 +73,7 @@ impl Stall {
     /// Returns the time at which the present wait is to be reported, if it was not reported yet.
     pub(crate) fn notice_at(&self) -> Option<Instant> {
         let since = self.since.load(Ordering::Relaxed);
-        let is_silent = since != 0 && !self.is_told.load(Ordering::Relaxed);
+        let is_silent = since != 0 && !self.is_notified.load(Ordering::Relaxed);
         is_silent.then(|| instant(since) + NOTICE)
     }
 
@@ -81,7 +81,7 @@ impl Stall {
     pub(crate) fn take_notice(&self) -> Option<Instant> {
         let notice_at = self.notice_at()?;
         // The engine may report on behalf of a task at the same time; only one of them does.
-        let is_due = notice_at <= clock::now() && !self.is_told.swap(true, Ordering::Relaxed);
+        let is_due = notice_at <= clock::now() && !self.is_notified.swap(true, Ordering::Relaxed);
         is_due.then(|| notice_at - NOTICE)
     }
 
@@ -95,9 +95,9 @@ impl Stall {
         self.since.store(0, Ordering::Relaxed);
         let waited = nanoseconds(clock::now()).saturating_sub(since);
         self.total.add(waited);
-        let was_told = self.is_told.load(Ordering::Relaxed);
-        self.is_told.store(false, Ordering::Relaxed);
-        was_told.then(|| Recovered(Duration::from_nanos(waited)))
+        let was_notified = self.is_notified.load(Ordering::Relaxed);
+        self.is_notified.store(false, Ordering::Relaxed);
+        was_notified.then(|| Recovered(Duration::from_nanos(waited)))
     }
 
     /// The waits so far.

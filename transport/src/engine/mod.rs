@@ -17,11 +17,11 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 mod admission;
 mod alarm;
+mod bursts;
 mod close;
 mod connections;
 mod credit;
 mod deadlines;
-mod errands;
 mod idle;
 mod listener;
 mod mail;
@@ -55,10 +55,10 @@ use crate::{
     wire::{Tools, stream::outbound::Lists},
 };
 use alarm::Alarm;
+use bursts::BurstDetector;
 use close::Closing;
 use connections::Connections;
 use credit::Credit;
-use errands::Errands;
 use listener::ControlSources;
 use mail::OtherEngines;
 use poll::{TOKEN_ALARM, TOKEN_BELL};
@@ -82,7 +82,7 @@ pub(crate) struct Engine {
     pub(crate) sleeps_until: Option<Instant>,
     /// Wakes a program, or an executor, that sleeps on the epoll set itself.
     alarm: Option<Alarm>,
-    pub(crate) errands: Errands,
+    pub(crate) bursts: BurstDetector,
 
     others: OtherEngines,
     /// True if a program sleeps on the epoll set itself (`Driver::Caller`).
@@ -150,7 +150,7 @@ impl Engine {
             ports: RdmaPorts::new(),
             sleeps_until: None,
             alarm,
-            errands: Errands::default(),
+            bursts: BurstDetector::default(),
             others: OtherEngines::of(id),
             is_watched: false,
             driving,

@@ -62,7 +62,7 @@ impl PortPoller {
         connections: &mut Connections,
         context: &mut Context<'_>,
     ) {
-        self.is_told_empty = false;
+        self.is_notified_empty = false;
         let is_used = self.react(event, connections, context);
         let rdma_port = &self.rdma_port;
         rdma_port.counters.said(is_used);
@@ -106,7 +106,7 @@ impl PortPoller {
             }
             AsyncEvent::DeviceFatal => self.lose_by(event, connections, context),
             AsyncEvent::Port(port, said) if port == self.rdma_port.port() => {
-                return self.port_said(said, event, connections, context);
+                return self.port_reported(said, event, connections, context);
             }
             // These concern other objects, queues that are gone, or kinds of objects that an RDMA
             // port does not have.
@@ -123,7 +123,7 @@ impl PortPoller {
     /// Handles an event of the port. Connections survive a pause of the port's link, or fail
     /// because of it and report that themselves. A change that certainly cuts sessions off makes
     /// them leave the RDMA port. Returns whether the event had any consequence.
-    fn port_said(
+    fn port_reported(
         &mut self,
         said: PortEvent,
         event: &AsyncEvent,

@@ -35,7 +35,7 @@ pub(super) struct PortPoller {
     pub(super) count: usize,
     /// True if the leaving queue pairs were told that the queue is empty, and the device has
     /// reported no event since. An empty queue means something to them only after their last event.
-    pub(super) is_told_empty: bool,
+    pub(super) is_notified_empty: bool,
     /// True if the next completion makes the channel readable.
     pub(super) is_armed: bool,
     /// The reason for which the next turn must give the RDMA port up.
@@ -58,7 +58,7 @@ impl PortPoller {
             early: Vec::new(),
             found: [WorkCompletion::EMPTY; COMPLETIONS_PER_POLL],
             count: 0,
-            is_told_empty: false,
+            is_notified_empty: false,
             is_armed: false,
             failed: None,
             is_lost: false,
@@ -101,7 +101,7 @@ impl PortPoller {
             }
             self.rdma_port.counters.polled(self.count);
         }
-        let is_awaited = !self.is_told_empty && self.rdma_port.is_left();
+        let is_awaited = !self.is_notified_empty && self.rdma_port.is_left();
         self.count > 0 || self.failed.is_some() || is_awaited
     }
 
@@ -129,11 +129,11 @@ impl PortPoller {
             }
             None => {
                 let (number, news) = (completion.queue_pair(), RailNews::Completed(completion));
-                let told = self.tell_rail(number, news, connections, context);
-                if told.is_none() {
+                let notified = self.tell_rail(number, news, connections, context);
+                if notified.is_none() {
                     self.take_stray(completion);
                 }
-                told.unwrap_or(false)
+                notified.unwrap_or(false)
             }
         }
     }
@@ -364,7 +364,7 @@ impl PortPoller {
     #[inline]
     fn is_empty(&mut self, connections: &mut Connections, context: &mut Context<'_>) -> bool {
         self.rdma_port.is_left()
-            && !self.is_told_empty
+            && !self.is_notified_empty
             && self.tell_draining_pairs(connections, context)
     }
 
@@ -374,7 +374,7 @@ impl PortPoller {
         connections: &mut Connections,
         context: &mut Context<'_>,
     ) -> bool {
-        self.is_told_empty = true;
+        self.is_notified_empty = true;
         let mut any = false;
         for &session in self.sessions.values() {
             // A session that has moved to another RDMA port has its queue pair there.

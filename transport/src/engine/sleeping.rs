@@ -32,7 +32,7 @@ impl Engine {
         now: Instant,
         stay_awake: bool,
     ) -> Option<Option<Instant>> {
-        let is_told = self.join_epoll();
+        let is_notified = self.join_epoll();
         match self.connections.arm_rings() {
             // One barrier for all words that were set, as in `Arm::arm`.
             Some(true) => Asymmetry::of_process().heavy_here(),
@@ -40,7 +40,7 @@ impl Engine {
             Some(false) => fence(Ordering::SeqCst),
             None => {}
         }
-        let mut work = stay_awake || !is_told || self.is_finished() || self.ports.arm();
+        let mut work = stay_awake || !is_notified || self.is_finished() || self.ports.arm();
         work |= self.connections.look_at_armed_rings();
         if work {
             return None;

@@ -115,7 +115,7 @@ impl Engine {
     #[inline]
     fn take_readiness(&mut self, ready: &ReadyWires, context: &mut Context<'_>) -> bool {
         if !ready.is_empty() {
-            return self.take_said(ready, context);
+            return self.take_sent(ready, context);
         }
         let is_due =
             self.turns.is_multiple_of(TURNS_PER_EPOLL) || self.connections.tools.share_is_spent;
@@ -137,11 +137,11 @@ impl Engine {
             Some(Duration::ZERO),
             &mut ready,
         );
-        self.take_said(&ready, context)
+        self.take_sent(&ready, context)
     }
 
     #[inline(never)]
-    fn take_said(&mut self, ready: &ReadyWires, context: &mut Context<'_>) -> bool {
+    fn take_sent(&mut self, ready: &ReadyWires, context: &mut Context<'_>) -> bool {
         for readiness in ready.iter() {
             self.handle_readiness(readiness, context);
         }

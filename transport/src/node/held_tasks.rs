@@ -13,7 +13,7 @@ use ibex_base::sync::AtomicBool;
 pub(crate) struct HeldTasks {
     /// Asks it of the calling thread. Set where all tasks of the node's runtime share one thread.
     ask: OnceLock<fn() -> bool>,
-    is_told: AtomicBool,
+    is_notified: AtomicBool,
 }
 
 impl HeldTasks {
@@ -25,14 +25,14 @@ impl HeldTasks {
     /// Returns whether the calling thread would hold up tasks by its sleep, and that was not
     /// reported yet.
     pub(crate) fn are_held_up(&self) -> bool {
-        let is_told = self.is_told.load(Ordering::Relaxed);
-        !is_told && self.ask.get().is_some_and(|ask| ask())
+        let is_notified = self.is_notified.load(Ordering::Relaxed);
+        !is_notified && self.ask.get().is_some_and(|ask| ask())
     }
 
     /// Warns, once, of a call that has held up tasks for this long.
     #[cold]
     pub(crate) fn warn(&self, waited: Duration) {
-        if !self.is_told.swap(true, Ordering::Relaxed) {
+        if !self.is_notified.swap(true, Ordering::Relaxed) {
             ibex_base::warn_limited!(
                 "a blocking call waits",
                 ?waited,

@@ -58,11 +58,11 @@ impl Warnings {
         let now = Instant::now();
         self.tell_held(now);
         let mut limit = lock(&self.limit);
-        let is_told = limit.admits(warning, now, tell, example);
-        if !is_told {
+        let is_notified = limit.admits(warning, now, tell, example);
+        if !is_notified {
             self.is_holding.store(true, Ordering::Relaxed);
         }
-        is_told
+        is_notified
     }
 
     /// Returns whether counts wait to be logged by [`tell_held`](Self::tell_held).

@@ -207,11 +207,11 @@ impl EventLoop {
         }
         let moved = self.engine.try_lock().is_some_and(|mut engine| {
             // The caller may sleep on the epoll set next, so the set must report every session.
-            let is_told = engine.join_epoll();
+            let is_notified = engine.join_epoll();
             engine.note_time(clock::now());
             let mut ready = ReadyWires::NOTHING;
             engine::sleep(&self.epoll, Some(Duration::ZERO), &mut ready);
-            self.turn(engine, &ready) || !is_told
+            self.turn(engine, &ready) || !is_notified
         });
         if self.node.driving == Driving::Tasks {
             if self.engine.has_sleeper() {

@@ -22,12 +22,12 @@ use crate::node::{SessionShared, push_live};
 #[derive(Clone, Debug)]
 pub struct Gathering {
     runtime: Arc<Runtime>,
-    told: Arc<ReadySet<Told>>,
+    notified: Arc<ReadySet<Notified>>,
 }
 
 /// What an item of a [`Gathering`] tells.
 #[derive(Debug)]
-pub enum Told {
+pub enum Notified {
     /// The member with this number has news.
     Member(usize),
     /// This session has come. For a publisher: its peer has opened a receiving end of the
@@ -35,7 +35,7 @@ pub enum Told {
     Session(Arc<SessionShared>),
 }
 
-impl Told {
+impl Notified {
     fn is_past(&self) -> bool {
         matches!(self, Self::Session(session) if session.is_over())
     }
@@ -57,25 +57,25 @@ impl Gathering {
     }
 
     fn with(runtime: &Arc<Runtime>, subscribed: Option<&str>) -> Self {
-        let told = Arc::default();
-        runtime.gather(&told, subscribed);
+        let notified = Arc::default();
+        runtime.gather(&notified, subscribed);
         Self {
             runtime: runtime.clone(),
-            told,
+            notified,
         }
     }
 
     /// Returns the news. Waiters register at its place for events of members, sessions and the
     /// node.
     #[must_use]
-    pub fn told(&self) -> &ReadySet<Told> {
-        &self.told
+    pub fn notified(&self) -> &ReadySet<Notified> {
+        &self.notified
     }
 
     /// Returns the waker that leaves news of a member.
     #[must_use]
     pub fn waker(&self, member: usize) -> Waker {
-        self.told.waker(move || Told::Member(member))
+        self.notified.waker(move || Notified::Member(member))
     }
 
     /// Returns the engines of the node, any of which may bring news.
@@ -113,7 +113,7 @@ impl Gathering {
         self.runtime.look_around();
     }
 
-    /// Waits until `condition` holds, which leaves its waker where [`told`](Self::told) has its
+    /// Waits until `condition` holds, which leaves its waker where [`notified`](Self::told) has its
     /// waiters.
     pub fn wait<C: Condition>(
         &self,
@@ -131,7 +131,7 @@ pub(crate) struct Gatherings(Mutex<Vec<Listed>>);
 
 #[derive(Debug)]
 struct Listed {
-    told: Weak<ReadySet<Told>>,
+    notified: Weak<ReadySet<Notified>>,
     /// The channel's name, if only peers that subscribe to it are of interest.
     subscribed: Option<String>,
 }
@@ -141,15 +141,15 @@ impl Gatherings {
     /// sessions from coming meanwhile.
     pub(crate) fn add(
         &self,
-        gathering: &Arc<ReadySet<Told>>,
+        gathering: &Arc<ReadySet<Notified>>,
         subscribed: Option<&str>,
         sessions: Vec<Arc<SessionShared>>,
         wakers: &mut Wakers,
     ) {
-        let told = sessions.into_iter().map(Told::Session);
-        gathering.change(|news| news.extend(told), wakers);
+        let notified = sessions.into_iter().map(Notified::Session);
+        gathering.change(|news| news.extend(notified), wakers);
         lock(&self.0).push(Listed {
-            told: Arc::downgrade(gathering),
+            notified: Arc::downgrade(gathering),
             subscribed: subscribed.map(str::to_owned),
         });
     }
@@ -172,8 +172,8 @@ impl Gatherings {
     fn tell(&self, name: Option<&str>, session: &Arc<SessionShared>, wakers: &mut Wakers) {
         self.for_each(|subscribed, gathering| {
             if subscribed == name {
-                let told = Told::Session(session.clone());
-                gathering.change(|news| push_live(news, told, Told::is_past), wakers);
+                let notified = Notified::Session(session.clone());
+                gathering.change(|news| push_live(news, notified, Notified::is_past), wakers);
             }
         });
     }
@@ -183,10 +183,10 @@ impl Gatherings {
         self.for_each(|_, gathering| gathering.waiters().take(wakers));
     }
 
-    fn for_each(&self, mut act: impl FnMut(Option<&str>, &ReadySet<Told>)) {
-        lock(&self.0).retain(|listed| match listed.told.upgrade() {
-            Some(told) => {
-                act(listed.subscribed.as_deref(), &told);
+    fn for_each(&self, mut act: impl FnMut(Option<&str>, &ReadySet<Notified>)) {
+        lock(&self.0).retain(|listed| match listed.notified.upgrade() {
+            Some(notified) => {
+                act(listed.subscribed.as_deref(), &notified);
                 true
             }
             None => false,

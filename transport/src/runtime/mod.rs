@@ -32,7 +32,7 @@ mod yielding;
 
 pub use brief_looks::BriefLooks;
 pub use event_loop::EventLoop;
-pub use gathering::{Gathering, Told};
+pub use gathering::{Gathering, Notified};
 pub use runtime::{EngineCounts, Runtime};
 pub use task::{Step, Steps};
 pub(crate) use waiting::wait_for_any;

@@ -13,7 +13,7 @@ use std::{
 use ibex_base::{fork, sync::LentLimit};
 use ibex_ring::parking::{self, AtSlot, Bell, BellLease, Condition, ReadySet, Ticket, TimedOut};
 
-use super::{EventLoop, Looks, NodeState, gathering::Told, waiting};
+use super::{EventLoop, Looks, NodeState, gathering::Notified, waiting};
 use crate::{
     connection::{ConnectionStats, Reconnect, SessionTotals},
     engine::{Admission, ControlSource, Engine, Exchange, Mail, lendable_credit},
@@ -129,7 +129,7 @@ impl Runtime {
     /// the engine handles the device's events, and closes the port if the device is removed.
     ///
     /// # Errors Another node has the port, or the port is lost.
-    pub fn care_for(&self, rdma_port: &Arc<RdmaPort>) -> io::Result<()> {
+    pub fn attach_port(&self, rdma_port: &Arc<RdmaPort>) -> io::Result<()> {
         let event_loop = &self.event_loops[rdma_port.engine()];
         let cared = event_loop.with_engine(|engine, context| {
             engine
@@ -265,7 +265,7 @@ impl Runtime {
 
     /// Reports sessions to `gathering`: first those that exist, and then those that come. If
     /// `subscribed` is a name, only sessions count whose peers await a sending end of it.
-    pub(crate) fn gather(&self, gathering: &Arc<ReadySet<Told>>, subscribed: Option<&str>) {
+    pub(crate) fn gather(&self, gathering: &Arc<ReadySet<Notified>>, subscribed: Option<&str>) {
         if fork::is_child() {
             return;
         }

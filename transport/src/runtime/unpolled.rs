@@ -13,7 +13,7 @@ use crate::clock;
 #[derive(Debug, Default)]
 pub(super) struct Unpolled {
     since: Option<Instant>,
-    is_told: bool,
+    is_notified: bool,
 }
 
 impl Unpolled {
@@ -31,10 +31,10 @@ impl Unpolled {
 
     /// Returns for how long a message has waited, once for the engine, if that is worth a warning.
     pub(super) fn take_notice(&mut self) -> Option<Duration> {
-        let since = self.since.filter(|_| !self.is_told)?;
+        let since = self.since.filter(|_| !self.is_notified)?;
         let waited = clock::now().saturating_duration_since(since);
-        self.is_told = waited >= NOTICE;
-        self.is_told.then_some(waited)
+        self.is_notified = waited >= NOTICE;
+        self.is_notified.then_some(waited)
     }
 }
 
@@ -114,7 +114,7 @@ mod tests {
         });
         assert_eq!(quiet, [""; 0], "a turn came in time, or nothing waited");
 
-        let told = warnings_of(|| {
+        let notified = warnings_of(|| {
             publish(event_loop, 1);
             clock.advance(NOTICE);
             turn(event_loop);
@@ -122,9 +122,12 @@ mod tests {
             clock.advance(NOTICE);
             turn(event_loop);
         });
-        assert_eq!(told.len(), 1, "{told:?}");
+        assert_eq!(notified.len(), 1, "{notified:?}");
         for words in ["waited=5s", "call flush", "Node::poll", "Driver::Threads"] {
-            assert!(told[0].contains(words), "{told:?} does not say {words:?}");
+            assert!(
+                notified[0].contains(words),
+                "{notified:?} does not say {words:?}"
+            );
         }
     }
 
@@ -137,12 +140,12 @@ mod tests {
         ];
         for look in looks {
             let node = node(Driver::Caller);
-            let told = warnings_of(|| {
+            let notified = warnings_of(|| {
                 publish(node.first(), 1);
                 clock.advance(NOTICE);
                 look(node.first());
             });
-            assert_eq!(told.len(), 1, "{told:?}");
+            assert_eq!(notified.len(), 1, "{notified:?}");
         }
     }
 
@@ -150,11 +153,11 @@ mod tests {
     fn a_node_that_turns_by_itself_is_not_warned_of() {
         let clock = StoppedClock::stop();
         let node = node(Driver::Tasks);
-        let told = warnings_of(|| {
+        let notified = warnings_of(|| {
             publish(node.first(), 1);
             clock.advance(2 * NOTICE);
             turn(node.first());
         });
-        assert_eq!(told, [""; 0]);
+        assert_eq!(notified, [""; 0]);
     }
 }

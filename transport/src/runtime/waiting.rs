@@ -353,7 +353,7 @@ impl EventLoop {
             self.rouse_leader();
             return;
         };
-        if engine.errands.is_stream(Instant::now()) {
+        if engine.bursts.is_stream(Instant::now()) {
             drop(engine);
             // The news is a stream, which the leader takes in batches.
             self.rouse_somebody();

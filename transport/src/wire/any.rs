@@ -193,8 +193,8 @@ impl Wire for AnyWire {
     }
 
     #[inline]
-    fn is_told_of_all(&self) -> bool {
-        forward!(self, wire => wire.is_told_of_all(), false)
+    fn is_event_driven(&self) -> bool {
+        forward!(self, wire => wire.is_event_driven(), false)
     }
 
     fn say_last_word(&mut self, socket: &WireSocket, word: LastWord) {

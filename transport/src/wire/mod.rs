@@ -155,7 +155,7 @@ pub(crate) trait Wire {
 
     /// Returns whether completions and handles advance the session, and turns without them find
     /// nothing.
-    fn is_told_of_all(&self) -> bool {
+    fn is_event_driven(&self) -> bool {
         false
     }
 

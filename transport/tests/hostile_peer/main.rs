@@ -61,5 +61,5 @@ fn an_honest_transcript_is_believed() {
         victim.transmit();
     }
     assert_eq!(victim.receivers[0].arrived, 6);
-    assert!(victim.has_heard_goodbye);
+    assert!(victim.has_received_goodbye);
 }

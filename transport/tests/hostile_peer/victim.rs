@@ -27,7 +27,7 @@ pub(crate) struct Victim {
     /// Bytes of frames that were charged to credit, and the credit that the peer knows of.
     charged: u64,
     granted: u64,
-    pub(crate) has_heard_goodbye: bool,
+    pub(crate) has_received_goodbye: bool,
 }
 
 /// The state of a receiving end.
@@ -55,7 +55,7 @@ impl Victim {
             receivers: [receiver(), receiver()],
             charged: 0,
             granted: CREDIT,
-            has_heard_goodbye: false,
+            has_received_goodbye: false,
         };
         for (end, role, name) in ENDS {
             assert_eq!(victim.session.open(role, name, spec()), Ok(end));
@@ -188,7 +188,7 @@ impl Victim {
                     self.session
                         .close_receiver(end, counters, CloseReason::Dropped);
                 }
-                SessionEvent::Goodbye { .. } => self.has_heard_goodbye = true,
+                SessionEvent::Goodbye { .. } => self.has_received_goodbye = true,
                 _ => {}
             }
         }
@@ -232,8 +232,8 @@ impl Victim {
                 let extension = head[HEADER_BYTES..]
                     .first_chunk::<EXTENSION_BYTES>()
                     .unwrap();
-                let told = Extension::parse(extension);
-                self.granted = self.granted.max(told.credit.unwrap_or_default());
+                let notified = Extension::parse(extension);
+                self.granted = self.granted.max(notified.credit.unwrap_or_default());
             }
             assert!(
                 !matches!(

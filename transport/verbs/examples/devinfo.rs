@@ -25,7 +25,7 @@ use ibex_verbs::{
 };
 
 impl Lines {
-    fn device(&mut self, entry: &DeviceEntry, told: &DeviceAttributes) {
+    fn device(&mut self, entry: &DeviceEntry, notified: &DeviceAttributes) {
         let transport = match entry.transport {
             Transport::InfiniBand => "InfiniBand (0)".to_owned(),
             Transport::Iwarp => "iWARP (1)".to_owned(),
@@ -33,58 +33,64 @@ impl Lines {
         };
         self.add("hca_id", &entry.name);
         self.add("transport", transport);
-        if !told.firmware.is_empty() {
-            self.add("fw_ver", &told.firmware);
+        if !notified.firmware.is_empty() {
+            self.add("fw_ver", &notified.firmware);
         }
-        self.add("node_guid", guid(told.node_guid));
-        self.add("sys_image_guid", guid(told.system_image_guid));
-        self.add("vendor_id", format!("{:#06x}", told.vendor_id));
-        self.add("vendor_part_id", told.vendor_part_id);
-        self.add("hw_ver", format!("0x{:X}", told.hardware_version));
+        self.add("node_guid", guid(notified.node_guid));
+        self.add("sys_image_guid", guid(notified.system_image_guid));
+        self.add("vendor_id", format!("{:#06x}", notified.vendor_id));
+        self.add("vendor_part_id", notified.vendor_part_id);
+        self.add("hw_ver", format!("0x{:X}", notified.hardware_version));
         let board = fs::read_to_string(format!("/sys/class/infiniband/{}/board_id", entry.name));
         if let Ok(board) = board.as_deref().map(str::trim)
             && !board.is_empty()
         {
             self.add("board_id", board);
         }
-        self.add("phys_port_cnt", told.ports);
+        self.add("phys_port_cnt", notified.ports);
         self.add(
             "max_mr_size",
-            format!("{:#x}", told.max_memory_region_bytes),
+            format!("{:#x}", notified.max_memory_region_bytes),
         );
-        self.add("page_size_cap", format!("{:#x}", told.page_sizes));
-        self.add("max_qp", told.max_queue_pairs);
-        self.add("max_qp_wr", told.max_queue_pair_requests);
-        self.add("device_cap_flags", format!("{:#010x}", told.capabilities));
-        self.bits(told.capabilities.into(), CAPABILITIES);
-        self.add("max_sge", told.max_entries);
-        self.add("max_sge_rd", told.max_read_entries);
-        self.add("max_cq", told.max_completion_queues);
-        self.add("max_cqe", told.max_completions);
-        self.add("max_mr", told.max_memory_regions);
-        self.add("max_pd", told.max_protection_domains);
-        self.add("max_qp_rd_atom", told.max_responder_resources);
-        self.add("max_res_rd_atom", told.max_total_responder_resources);
-        self.add("max_qp_init_rd_atom", told.max_initiator_depth);
-        let number = told.atomics.to_raw();
-        self.add("atomic_cap", format!("{} ({number})", told.atomics));
-        self.add("max_mw", told.max_windows);
-        self.add("max_mcast_grp", told.max_multicast_groups);
-        self.add("max_mcast_qp_attach", told.max_multicast_pairs);
-        self.add("max_total_mcast_qp_attach", told.max_total_multicast_pairs);
-        self.add("max_ah", told.max_address_handles);
-        self.add("max_srq", told.max_shared_receive_queues);
-        if told.max_shared_receive_queues > 0 {
-            self.add("max_srq_wr", told.max_shared_receive_requests);
-            self.add("max_srq_sge", told.max_shared_receive_entries);
+        self.add("page_size_cap", format!("{:#x}", notified.page_sizes));
+        self.add("max_qp", notified.max_queue_pairs);
+        self.add("max_qp_wr", notified.max_queue_pair_requests);
+        self.add(
+            "device_cap_flags",
+            format!("{:#010x}", notified.capabilities),
+        );
+        self.bits(notified.capabilities.into(), CAPABILITIES);
+        self.add("max_sge", notified.max_entries);
+        self.add("max_sge_rd", notified.max_read_entries);
+        self.add("max_cq", notified.max_completion_queues);
+        self.add("max_cqe", notified.max_completions);
+        self.add("max_mr", notified.max_memory_regions);
+        self.add("max_pd", notified.max_protection_domains);
+        self.add("max_qp_rd_atom", notified.max_responder_resources);
+        self.add("max_res_rd_atom", notified.max_total_responder_resources);
+        self.add("max_qp_init_rd_atom", notified.max_initiator_depth);
+        let number = notified.atomics.to_raw();
+        self.add("atomic_cap", format!("{} ({number})", notified.atomics));
+        self.add("max_mw", notified.max_windows);
+        self.add("max_mcast_grp", notified.max_multicast_groups);
+        self.add("max_mcast_qp_attach", notified.max_multicast_pairs);
+        self.add(
+            "max_total_mcast_qp_attach",
+            notified.max_total_multicast_pairs,
+        );
+        self.add("max_ah", notified.max_address_handles);
+        self.add("max_srq", notified.max_shared_receive_queues);
+        if notified.max_shared_receive_queues > 0 {
+            self.add("max_srq_wr", notified.max_shared_receive_requests);
+            self.add("max_srq_sge", notified.max_shared_receive_entries);
         }
-        self.add("max_pkeys", told.max_pkeys);
-        self.add("local_ca_ack_delay", told.ack_delay_code);
-        self.extended(told);
+        self.add("max_pkeys", notified.max_pkeys);
+        self.add("local_ca_ack_delay", notified.ack_delay_code);
+        self.extended(notified);
     }
 
-    fn port(&mut self, number: u8, told: &PortAttributes, transport: Transport) {
-        let state = match told.state {
+    fn port(&mut self, number: u8, notified: &PortAttributes, transport: Transport) {
+        let state = match notified.state {
             PortState::Down => "PORT_DOWN (1)".to_owned(),
             PortState::Initializing => "PORT_INIT (2)".to_owned(),
             PortState::Armed => "PORT_ARMED (3)".to_owned(),
@@ -97,39 +103,51 @@ impl Lines {
         self.add("state", state);
         self.add(
             "max_mtu",
-            format!("{} ({})", told.max_mtu, told.max_mtu.to_raw()),
+            format!("{} ({})", notified.max_mtu, notified.max_mtu.to_raw()),
         );
         self.add(
             "active_mtu",
-            format!("{} ({})", told.active_mtu, told.active_mtu.to_raw()),
+            format!("{} ({})", notified.active_mtu, notified.active_mtu.to_raw()),
         );
-        self.add("sm_lid", told.manager_lid);
-        self.add("port_lid", told.lid);
-        self.add("port_lmc", format!("{:#04x}", told.lid_mask_bits));
-        self.add("link_layer", told.link_layer);
-        self.add("max_msg_sz", format!("{:#x}", told.max_message_bytes));
-        self.add("port_cap_flags", format!("{:#010x}", told.capabilities));
-        self.add("port_cap_flags2", format!("{:#06x}", told.capabilities2));
-        let code = told.virtual_lanes_code;
+        self.add("sm_lid", notified.manager_lid);
+        self.add("port_lid", notified.lid);
+        self.add("port_lmc", format!("{:#04x}", notified.lid_mask_bits));
+        self.add("link_layer", notified.link_layer);
+        self.add("max_msg_sz", format!("{:#x}", notified.max_message_bytes));
+        self.add("port_cap_flags", format!("{:#010x}", notified.capabilities));
+        self.add(
+            "port_cap_flags2",
+            format!("{:#06x}", notified.capabilities2),
+        );
+        let code = notified.virtual_lanes_code;
         let lanes = ["invalid value", "1", "2", "4", "8", "15"];
         let lanes = lanes.get(usize::from(code)).unwrap_or(&lanes[0]);
         self.add("max_vl_num", format!("{lanes} ({code})"));
-        self.add("bad_pkey_cntr", format!("{:#x}", told.bad_pkeys));
-        self.add("qkey_viol_cntr", format!("{:#x}", told.qkey_violations));
-        self.add("sm_sl", told.manager_service_level);
-        self.add("pkey_tbl_len", told.pkey_table_len);
-        self.add("gid_tbl_len", told.gid_table_len);
-        self.add("subnet_timeout", told.subnet_timeout_code);
-        self.add("init_type_reply", told.init_type_reply);
-        self.add("active_width", format!("{} ({})", told.width, told.width.0));
-        self.add("active_speed", format!("{} ({})", told.speed, told.speed.0));
+        self.add("bad_pkey_cntr", format!("{:#x}", notified.bad_pkeys));
+        self.add("qkey_viol_cntr", format!("{:#x}", notified.qkey_violations));
+        self.add("sm_sl", notified.manager_service_level);
+        self.add("pkey_tbl_len", notified.pkey_table_len);
+        self.add("gid_tbl_len", notified.gid_table_len);
+        self.add("subnet_timeout", notified.subnet_timeout_code);
+        self.add("init_type_reply", notified.init_type_reply);
+        self.add(
+            "active_width",
+            format!("{} ({})", notified.width, notified.width.0),
+        );
+        self.add(
+            "active_speed",
+            format!("{} ({})", notified.speed, notified.speed.0),
+        );
         if transport == Transport::InfiniBand {
-            let number = match told.physical_state {
+            let number = match notified.physical_state {
                 PhysicalState::Unknown(raw) => Some(raw),
                 known => (1..=7).find(|raw| PhysicalState::from_raw(*raw) == known),
             };
             let number = number.unwrap_or_default();
-            self.add("phys_state", format!("{} ({number})", told.physical_state));
+            self.add(
+                "phys_state",
+                format!("{} ({number})", notified.physical_state),
+            );
         }
     }
 }

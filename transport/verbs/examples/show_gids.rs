@@ -61,8 +61,8 @@ fn hex(bytes: &[u8]) -> String {
 fn netdev(index: u32) -> Option<String> {
     let entries = std::fs::read_dir("/sys/class/net").ok()?;
     let is_meant = |path: &std::path::Path| {
-        let told = std::fs::read_to_string(path.join("ifindex"));
-        told.is_ok_and(|told| told.trim() == index.to_string())
+        let notified = std::fs::read_to_string(path.join("ifindex"));
+        notified.is_ok_and(|notified| notified.trim() == index.to_string())
     };
     let mut paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
     let found = paths.find(|path| is_meant(path))?;

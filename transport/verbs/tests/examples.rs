@@ -140,11 +140,11 @@ fn asyncwatch_tells_each_event() {
         };
         fake.raise("fake0", event);
     }
-    let mut told = Vec::new();
-    asyncwatch::watch(&device, |event| told.push(*event)).unwrap();
-    assert_eq!(told.len(), 3);
-    assert!(matches!(told[0], AsyncEvent::Port(1, _)));
-    assert_eq!(told[2], AsyncEvent::DeviceFatal);
+    let mut notified = Vec::new();
+    asyncwatch::watch(&device, |event| notified.push(*event)).unwrap();
+    assert_eq!(notified.len(), 3);
+    assert!(matches!(notified[0], AsyncEvent::Port(1, _)));
+    assert_eq!(notified[2], AsyncEvent::DeviceFatal);
 }
 
 #[test]

@@ -46,7 +46,7 @@ const OF_CHANNELS: [&str; 8] = [
 ];
 
 /// Returns what an error of an end with this label says of a failure.
-fn told(label: Option<&'static EndLabel>, end: Role, reason: FailureReason) -> String {
+fn notified(label: Option<&'static EndLabel>, end: Role, reason: FailureReason) -> String {
     let counts = Counts {
         sent: if end == Role::Sender { 9 } else { 0 },
         received: 7,
@@ -76,7 +76,7 @@ fn check(text: &str, advice: &str) {
 }
 
 fn ended(label: Option<&'static EndLabel>, end: Role, cause: EndCause) -> String {
-    told(label, end, FailureReason::Broken(cause))
+    notified(label, end, FailureReason::Broken(cause))
 }
 
 fn lost(why: &str) -> EndCause {
@@ -138,7 +138,7 @@ fn failed_opens_and_messages_are_told_without_the_words_of_channels() {
         max_unreleased_bytes: 1 << 20,
         is_traced: false,
     };
-    let told = |reason| told(Some(&OTHER), Role::Sender, reason);
+    let notified = |reason| notified(Some(&OTHER), Role::Sender, reason);
     let time = Duration::from_secs(10);
     for (is_same_there, other_names, advice) in [
         (false, vec![], "see that the program there"),
@@ -151,28 +151,28 @@ fn failed_opens_and_messages_are_told_without_the_words_of_channels() {
             waited: time,
             open_timeout: time,
         };
-        check(&told(reason), advice);
+        check(&notified(reason), advice);
     }
     let (ours, theirs) = (spec(), spec());
-    check(&told(FailureReason::Mismatch { ours, theirs }), "name");
+    check(&notified(FailureReason::Mismatch { ours, theirs }), "name");
     for here_to_there in [Ordering::Less, Ordering::Equal, Ordering::Greater] {
         let reason = FailureReason::TooLong {
             length: Some(1001),
             limit: 1000,
             here_to_there,
         };
-        check(&told(reason), "raise");
+        check(&notified(reason), "raise");
     }
     let reason = FailureReason::NoRoom {
         full: None,
         released_meanwhile: 0,
         stalled_for: Some(Duration::from_secs(3)),
     };
-    let text = told(reason);
+    let text = notified(reason);
     check(&text, "taken for 3s; ");
     check(&text, "see that the process there runs");
     for (lacks_room, advice) in [(false, "a later read goes on"), (true, "memory_limit")] {
-        check(&told(FailureReason::NoMessage { lacks_room }), advice);
+        check(&notified(FailureReason::NoMessage { lacks_room }), advice);
     }
 }
 

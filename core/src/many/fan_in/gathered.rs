@@ -13,7 +13,7 @@ use ibex_ring::parking::{Condition, Ticket, TimedOut};
 use ibex_transport::{
     channel::{AwaitedEnd, ChannelError, FOUND_PER_TURN},
     node::SessionShared,
-    runtime::{BriefLooks, EventLoop, Gathering, Looks, Told},
+    runtime::{BriefLooks, EventLoop, Gathering, Looks, Notified},
 };
 
 use super::{FanInEvent, Opener, member::FanInMember};
@@ -162,7 +162,7 @@ impl<O: Opener> Gathered<O> {
     /// Takes back the waker that a poll left.
     pub fn stop_waiting(&mut self) {
         self.is_registered = false;
-        self.gathering.told().waiters().leave(&mut self.held);
+        self.gathering.notified().waiters().leave(&mut self.held);
     }
 
     // ---- Looking ---------------------------------------------------------------------
@@ -172,10 +172,10 @@ impl<O: Opener> Gathered<O> {
         if fork::is_child() {
             return self.find_after_fork();
         }
-        while let Some(told) = self.gathering.told().pop() {
-            match told {
-                Told::Session(session) => self.join(session),
-                Told::Member(number) => self.heat(number),
+        while let Some(notified) = self.gathering.notified().pop() {
+            match notified {
+                Notified::Session(session) => self.join(session),
+                Notified::Member(number) => self.heat(number),
             }
         }
         if let Some(event) = self.events.pop_front() {
@@ -427,7 +427,7 @@ impl<O: Opener> Condition for Gathered<O> {
 
     fn register(&mut self, waker: &Waker) {
         self.is_registered = true;
-        let place = self.gathering.told().waiters();
+        let place = self.gathering.notified().waiters();
         place.renew(&mut self.held, waker);
         self.cool_all();
     }

@@ -12,7 +12,7 @@ use ibex_ring::parking::Ticket;
 use ibex_transport::{
     channel::{SendGroup, SendHandle},
     node::SessionShared,
-    runtime::{Gathering, Told},
+    runtime::{Gathering, Notified},
 };
 
 use crate::{CloseReason, OpenErrorKind, PeerAt, peer::template::ChannelTemplate};
@@ -91,7 +91,7 @@ impl Subscriptions {
     #[inline]
     pub(super) fn has_news(&self) -> bool {
         let is_ready = |handle: &SendHandle| handle.is_open() || handle.is_over();
-        self.gathering.told().has_items() || self.opening.iter().any(|(_, it)| is_ready(it))
+        self.gathering.notified().has_items() || self.opening.iter().any(|(_, it)| is_ready(it))
     }
 
     /// Takes in all news, and has `waker` called for later news.
@@ -102,17 +102,17 @@ impl Subscriptions {
             for number in opening {
                 self.look_again_at(number);
             }
-            while let Some(told) = self.gathering.told().pop() {
-                match told {
-                    Told::Session(session) => self.open(session),
-                    Told::Member(number) => self.look_again_at(number),
+            while let Some(notified) = self.gathering.notified().pop() {
+                match notified {
+                    Notified::Session(session) => self.open(session),
+                    Notified::Member(number) => self.look_again_at(number),
                 }
             }
             self.renew_lost();
-            let waiters = self.gathering.told().waiters();
+            let waiters = self.gathering.notified().waiters();
             let is_new = waiters.renew(&mut self.held, waker);
             // A waker tells only of what comes after it was left.
-            if !is_new && !self.gathering.told().has_items() {
+            if !is_new && !self.gathering.notified().has_items() {
                 break;
             }
         }
@@ -122,7 +122,7 @@ impl Subscriptions {
     /// a reason.
     pub(super) fn close(&mut self, broken_off: Option<CloseReason>) {
         self.is_closed = true;
-        self.gathering.told().waiters().leave(&mut self.held);
+        self.gathering.notified().waiters().leave(&mut self.held);
         if let Some(reason) = broken_off {
             self.group.break_off(reason);
         }

@@ -162,7 +162,7 @@ pub enum Control {
         /// The id that its opener gave it.
         end: u32,
         /// The end is known to be closed.
-        heard_close: bool,
+        received_close: bool,
         /// The state of the channel's receiving end, for a sending end whose records go over the
         /// wires and whose channel is open.
         receiver: Option<KnownReceiver>,
@@ -353,12 +353,12 @@ impl Control {
             Control::Surrender { credit } => writer.begin(SURRENDER).u64s([*credit]),
             Control::Known {
                 end,
-                heard_close,
+                received_close,
                 receiver,
             } => {
                 let mut writer = writer.begin(KNOWN);
                 writer.u32(*end);
-                writer.known(*heard_close, receiver.as_ref());
+                writer.known(*received_close, receiver.as_ref());
             }
             Control::Resumed { newest_end } => writer.begin(RESUMED).u32(*newest_end),
         }
@@ -477,6 +477,6 @@ impl Control {
 
 /// Returns the part of a program's reason to end a session that the peer hears.
 #[must_use]
-pub fn heard_reason(reason: &str) -> &str {
+pub fn received_reason(reason: &str) -> &str {
     cut(reason, MAX_REASON_BYTES)
 }

@@ -128,7 +128,7 @@ impl ControlQueue {
 
     /// Returns whether the goodbye is in a frame: nothing more will be sent.
     #[must_use]
-    pub fn said_goodbye(&self) -> bool {
+    pub fn sent_goodbye(&self) -> bool {
         self.goodbye == Goodbye::Said
     }
 

@@ -164,7 +164,7 @@ impl SessionCredit {
     /// Notes that [talk](Self::next_talk) is in a frame.
     pub(super) fn talk_went(&mut self, talk: Option<&Control>) {
         match talk {
-            Some(Control::Recall { .. }) => self.granting.recall_told(),
+            Some(Control::Recall { .. }) => self.granting.recall_notified(),
             Some(Control::Want { .. }) => self.using.asked(),
             _ => {}
         }
@@ -203,7 +203,7 @@ impl SessionCredit {
         let may_grant = !is_talk || self.reserved.may_speak();
         let credit = self.granting.owed().filter(|_| may_grant);
         if let Some(credit) = credit {
-            self.granting.told(credit);
+            self.granting.notified(credit);
         }
         let answer = self.reserved.answer();
         self.reserved.has_answered();

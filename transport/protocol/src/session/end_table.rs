@@ -66,7 +66,7 @@ pub(crate) struct LocalEnd {
     /// The two ends do not fit each other, so this one is of no use.
     is_mismatched: bool,
     /// The peer has said that its end is gone.
-    pub(super) heard_close: bool,
+    pub(super) received_close: bool,
     /// The peer has been told that ours is gone.
     pub(super) close_is_out: bool,
 }
@@ -163,7 +163,7 @@ impl EndTable {
             closing: None,
             closed_there: false,
             is_mismatched: false,
-            heard_close: false,
+            received_close: false,
             close_is_out: false,
         };
         let open = entry.open(end);
@@ -231,7 +231,7 @@ impl EndTable {
 
     /// Removes an end that is gone on both sides. Returns whether it was.
     pub(super) fn remove_if_over(&mut self, end: u32) -> bool {
-        let over = |entry: &&LocalEnd| entry.close_is_out && entry.heard_close;
+        let over = |entry: &&LocalEnd| entry.close_is_out && entry.received_close;
         let Some(entry) = self.entries.get(end).filter(over) else {
             return false;
         };
@@ -285,7 +285,7 @@ impl EndTable {
 
     /// Returns whether the peer has announced its end `peer_end`, which may be over.
     #[must_use]
-    pub fn has_heard_of(&self, peer_end: u32) -> bool {
+    pub fn has_received(&self, peer_end: u32) -> bool {
         peer_end <= self.newest_of_peer
     }
 
@@ -327,7 +327,7 @@ impl EndTable {
     /// The peer's ends that count against the limit. Ends that did not fit ours and that the peer
     /// has closed do not count: both sides knew of the mismatch without a message.
     pub(super) fn of_peer(&self) -> usize {
-        let is_over = |end: &&LocalEnd| end.is_mismatched && end.heard_close;
+        let is_over = |end: &&LocalEnd| end.is_mismatched && end.received_close;
         let over = self.entries.values().filter(is_over).count();
         let paired: usize = self.by_peer.iter().map(IdMap::len).sum();
         self.unpaired.len() + paired - over
@@ -466,7 +466,7 @@ impl EndTable {
     ) {
         control.extend(self.unpaired.iter().map(|open| Control::Known {
             end: open.end,
-            heard_close: open.closed.is_some(),
+            received_close: open.closed.is_some(),
             receiver: None,
         }));
         for (peer_end, &end) in self.by_peer.iter().flat_map(IdMap::iter) {
@@ -476,12 +476,12 @@ impl EndTable {
             let receiver = entry.state.framed_receiver(path).map(|channel| {
                 channel.large.begin_anew(wires.writes, wires.reads > 0);
                 let counters = channel.tell();
-                events.push_back(SessionEvent::Told { end, counters });
+                events.push_back(SessionEvent::Notified { end, counters });
                 channel.known()
             });
             control.push_back(Control::Known {
                 end: peer_end,
-                heard_close: entry.heard_close,
+                received_close: entry.received_close,
                 receiver,
             });
         }

@@ -12,7 +12,7 @@ pub struct Progress {
     /// Ends: the newest of the peer's, how many have a counterpart or wait for one, and how many
     /// are closed there.
     ends: (u32, usize, usize),
-    heard_goodbye: bool,
+    received_goodbye: bool,
     /// Messages that came, the announced ones and the whole ones.
     arrived: u64,
     /// Messages that the peer has, has released and has acknowledged.
@@ -25,7 +25,7 @@ impl Session {
     pub fn progress(&self) -> Progress {
         let (mut arrived, mut confirmed, mut closed) = (0_u64, 0_u64, 0);
         for entry in self.ends.entries.values() {
-            closed += usize::from(entry.heard_close);
+            closed += usize::from(entry.received_close);
             match &entry.state {
                 EndChannel::Sender(channel) => {
                     let counters = &channel.counters;
@@ -49,7 +49,7 @@ impl Session {
         let known = paired.sum::<usize>() + self.ends.unpaired.len();
         Progress {
             ends: (self.ends.newest_of_peer, known, closed),
-            heard_goodbye: self.heard_goodbye,
+            received_goodbye: self.received_goodbye,
             arrived,
             confirmed,
         }

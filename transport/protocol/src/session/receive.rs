@@ -319,7 +319,7 @@ impl Session {
             } => self.handle_returned(channel, eager_block),
             Control::Goodbye { reason } => {
                 // The peer may repeat this over new wires.
-                if !std::mem::replace(&mut self.heard_goodbye, true) {
+                if !std::mem::replace(&mut self.received_goodbye, true) {
                     self.events.push_back(SessionEvent::Goodbye { reason });
                 }
                 Ok(())
@@ -331,8 +331,8 @@ impl Session {
             Control::Draining { is_done } => {
                 // The peer repeats this over new wires.
                 let heard = Some(is_done);
-                if heard > self.heard_draining {
-                    self.heard_draining = heard;
+                if heard > self.received_draining {
+                    self.received_draining = heard;
                     self.events.push_back(SessionEvent::Draining { is_done });
                 }
                 Ok(())
@@ -344,9 +344,9 @@ impl Session {
             Control::Surrender { credit } => Ok(self.credit.granting.surrendered(credit)?),
             Control::Known {
                 end,
-                heard_close,
+                received_close,
                 receiver,
-            } => self.handle_known(end, heard_close, receiver),
+            } => self.handle_known(end, received_close, receiver),
             Control::Damaged { .. } if !matches!(self.outgoing.stage, Stage::Resuming(_)) => {
                 Err(PeerMisbehaved::NotResuming)
             }

@@ -38,7 +38,7 @@ pub(crate) struct ReceiveChannel {
     /// The counters of the handle's releases and acknowledgements.
     known: Counters,
     /// The counters that the sender heard last.
-    told: Counters,
+    notified: Counters,
     /// The messages that the sender waits for.
     asked: Questions,
     /// The number of released messages after which the sender is told, at the latest half a
@@ -95,7 +95,7 @@ impl ReceiveChannel {
             arrived_position: position,
             large: Transfers::default(),
             known: start,
-            told: start,
+            notified: start,
             asked: Questions::default(),
             tell_every: HALF_WINDOW,
             owes_news: false,
@@ -173,7 +173,7 @@ impl ReceiveChannel {
             released,
             released_position,
             ..
-        } = self.told;
+        } = self.notified;
         if !self.window.admits(
             self.arrived,
             self.arrived_position,
@@ -210,14 +210,17 @@ impl ReceiveChannel {
         bytes: usize,
     ) -> bool {
         let (sequence, position) = (self.arrived + 1, self.arrived_position + bytes as u64);
-        let (length, told) = (record.length as usize, &self.told);
+        let (length, notified) = (record.length as usize, &self.notified);
         let is_next = sequence_low == sequence as u32
             && (record.sequence_low == sequence as u32)
             && record::record_size(length, self.alignment) == bytes
             && length as u64 <= self.max_message_bytes
-            && self
-                .window
-                .admits(sequence, position, told.released, told.released_position);
+            && self.window.admits(
+                sequence,
+                position,
+                notified.released,
+                notified.released_position,
+            );
         if is_next {
             self.arrived = sequence;
             self.arrived_position = position;
@@ -265,8 +268,8 @@ impl ReceiveChannel {
     /// Tells of the large messages of this end, `end`, of which the host has not heard and that wait
     /// for no offer.
     pub(super) fn tell_large(&mut self, end: u32) -> impl Iterator<Item = SessionEvent> {
-        let untold = self.large.tell();
-        untold.map(move |(sequence, length)| SessionEvent::LargeAnnounced {
+        let unnotified = self.large.tell();
+        unnotified.map(move |(sequence, length)| SessionEvent::LargeAnnounced {
             end,
             sequence,
             length,
@@ -313,18 +316,18 @@ impl ReceiveChannel {
 
     /// Notes that the sender waits for something.
     pub(super) fn handle_ask(&mut self, ask: Ask) {
-        self.asked.add(ask, &self.told);
+        self.asked.add(ask, &self.notified);
     }
 
     /// Returns whether the sender waits for the application, not only for the engine.
     pub(super) fn waits_for_application(&self) -> bool {
-        let open = self.asked.farthest().unanswered(&self.told);
+        let open = self.asked.farthest().unanswered(&self.notified);
         open.released > 0 || open.acknowledged > 0
     }
 
     /// Returns whether the sender waits for room in its window.
     pub(super) fn waits_for_room(&self) -> bool {
-        self.asked.farthest().released > self.told.released
+        self.asked.farthest().released > self.notified.released
     }
 
     /// The counters as they stand.
@@ -350,9 +353,9 @@ impl ReceiveChannel {
     /// owed enough.
     #[inline(always)]
     pub(super) fn news_are_urgent(&self) -> bool {
-        let (known, told) = (&self.known, &self.told);
-        let released = known.released - told.released;
-        let bytes = known.released_position - told.released_position;
+        let (known, notified) = (&self.known, &self.notified);
+        let released = known.released - notified.released;
+        let bytes = known.released_position - notified.released_position;
         self.window.owes_news(released, bytes, self.tell_every)
             || self.owes_news
             || self.is_asked_for_news() && self.is_answer_due()
@@ -368,25 +371,25 @@ impl ReceiveChannel {
     /// Returns whether the sender waits to hear of arrivals.
     #[inline]
     pub(super) fn awaits_arrivals(&self) -> bool {
-        self.asked.farthest().received > self.told.received
+        self.asked.farthest().received > self.notified.received
     }
 
     /// Returns whether the sender waits for more than it was told.
     fn is_asked_for_news(&self) -> bool {
         let asked = self.asked.farthest();
-        asked.received > self.told.received
-            || asked.released > self.told.released
-            || asked.acknowledged > self.told.settled()
+        asked.received > self.notified.received
+            || asked.released > self.notified.released
+            || asked.acknowledged > self.notified.settled()
     }
 
     /// Returns whether there is news of what the sender waits for.
     fn is_answer_due(&self) -> bool {
-        self.asked.is_answer_due(&self.told, &self.counters())
+        self.asked.is_answer_due(&self.notified, &self.counters())
     }
 
     /// Returns whether there is anything that the sender has not heard.
     pub(super) fn has_news(&self) -> bool {
-        self.counters() != self.told
+        self.counters() != self.notified
     }
 
     /// Returns the state that the sender needs to go on over new wires; of the counters, those
@@ -395,19 +398,19 @@ impl ReceiveChannel {
         KnownReceiver {
             arrived: self.arrived,
             arrived_position: self.arrived_position,
-            counters: self.told,
+            counters: self.notified,
         }
     }
 
     /// Takes the counters into a frame.
     pub(super) fn tell(&mut self) -> Counters {
         self.owes_news = false;
-        self.told = self.counters();
+        self.notified = self.counters();
         // What landed ahead of a message that is under way is not told yet. The news is due when the
         // next message is complete.
-        let is_ahead = self.landed > self.told.received;
+        let is_ahead = self.landed > self.notified.received;
         self.kept_there = if is_ahead { KEPT_THERE - 1 } else { 0 };
-        self.told
+        self.notified
     }
 }
 

@@ -79,7 +79,7 @@ pub(super) enum Stage {
 /// The peer's knowledge of an end of this side.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known {
-    heard_close: bool,
+    received_close: bool,
     receiver: Option<KnownReceiver>,
 }
 
@@ -118,7 +118,7 @@ impl Session {
     pub(super) fn handle_known(
         &mut self,
         end: u32,
-        heard_close: bool,
+        received_close: bool,
         receiver: Option<KnownReceiver>,
     ) -> Result<(), PeerMisbehaved> {
         let Stage::Resuming(known) = &mut self.outgoing.stage else {
@@ -133,7 +133,7 @@ impl Session {
             known.insert(
                 end,
                 Known {
-                    heard_close,
+                    received_close,
                     receiver,
                 },
             );
@@ -186,7 +186,7 @@ impl Resumption<'_> {
             .entries
             .get(end)
             .is_some_and(|entry| entry.closed_here);
-        if known.heard_close {
+        if known.received_close {
             // The peer has heard the close, which follows everything that was sent, wanted or not.
             if !is_closed {
                 return Err(PeerMisbehaved::KnowsWrongly { end });
@@ -236,7 +236,7 @@ impl Resumption<'_> {
             if !entry.closed_here {
                 return Err(PeerMisbehaved::KnowsWrongly { end });
             }
-            (entry.closed_there, entry.heard_close) = (true, true);
+            (entry.closed_there, entry.received_close) = (true, true);
             entry.close_is_out = true;
             // No block was granted over the new wires yet.
             if self.ends.remove_if_over(end) {

@@ -95,7 +95,7 @@ impl Session {
             return None;
         }
         if self.credit.allows_talk_only() {
-            return self.talk_of_credit(self.is_out_of_credit(), arrival_offset, head);
+            return self.next_credit_frame(self.is_out_of_credit(), arrival_offset, head);
         }
         if let Some(control) = self.outgoing.next() {
             let closed = match control {
@@ -115,7 +115,7 @@ impl Session {
             // Only when all credit has been spent is it known whether anything waits behind this
             // frame. A session that must ask for credit has asked by then, so this frame does not
             // ask.
-            return self.talk_of_credit(false, arrival_offset, head);
+            return self.next_credit_frame(false, arrival_offset, head);
         }
         if self.ends.news_are_urgent() {
             self.build_control(None, arrival_offset, head);
@@ -146,18 +146,18 @@ impl Session {
             return Some(Body::Inline);
         }
         // A channel that gets here cannot use the credit that it has.
-        if !self.outgoing.said_goodbye()
+        if !self.outgoing.sent_goodbye()
             && let Some(surrender) = self.credit.surrender()
         {
             self.build_control(Some(&surrender), arrival_offset, head);
             return Some(Body::Inline);
         }
-        self.talk_of_credit(self.is_out_of_credit(), arrival_offset, head)
+        self.next_credit_frame(self.is_out_of_credit(), arrival_offset, head)
     }
 
     /// Builds the talk about credit that is due, if there is any and a buffer is free for it. Also
     /// tells that something `waits` for credit.
-    fn talk_of_credit(
+    fn next_credit_frame(
         &mut self,
         waits: bool,
         arrival_offset: usize,

@@ -217,7 +217,7 @@ pub enum SessionEvent {
         end: u32,
     },
     /// News of a receiving end are on their way.
-    Told {
+    Notified {
         /// The receiving end.
         end: u32,
         /// The counters that were told.

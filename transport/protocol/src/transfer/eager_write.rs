@@ -170,7 +170,7 @@ impl EagerBlocks {
 
     /// The sender of `end` is told that messages up to `released` are released: their blocks
     /// are its own again.
-    pub(crate) fn told(&mut self, end: u32, released: u64) {
+    pub(crate) fn notified(&mut self, end: u32, released: u64) {
         for block in &mut self.blocks {
             if let State::Filled { end: of, sequence } = block.state
                 && of == end
@@ -313,7 +313,7 @@ mod tests {
             assert!(ours.fill(used, 1, sequence, 9), "{sequence}");
             assert!(!ours.fill(used, 1, sequence + 1, 9), "it is full");
             ours.landed.clear();
-            ours.told(1, sequence);
+            ours.notified(1, sequence);
         }
         let released = (1 << 16) + 5;
         let returned: Vec<_> = theirs.give_up(released).collect();
@@ -335,10 +335,10 @@ mod tests {
             assert!(!ours.take_back(wrong, end));
         }
         assert!(ours.fill(id, 1, 5, 9));
-        ours.told(1, 4);
-        ours.told(2, 9);
+        ours.notified(1, 4);
+        ours.notified(2, 9);
         assert!(!ours.take_back(id, 1), "it is not released");
-        ours.told(1, 5);
+        ours.notified(1, 5);
         assert!(!ours.fill(id, 1, 6, 9), "that was the use before");
         assert!(ours.fill(later, 1, 6, 9));
         ours.forget(1);

@@ -116,7 +116,7 @@ struct Transfer {
     /// The offset up to which reads are posted. Receiving side.
     asked: u64,
     /// The host has heard of the message. Receiving side.
-    is_told: bool,
+    is_notified: bool,
 }
 
 impl Transfer {
@@ -161,7 +161,7 @@ impl Transfers {
             offer: OfferState::at_first(carries_offers, length),
             rails: [None; MOST_RAILS],
             asked: 0,
-            is_told: false,
+            is_notified: false,
         });
     }
 
@@ -169,10 +169,10 @@ impl Transfers {
     /// wait for no offer. It hears of them now. Receiving side.
     pub(crate) fn tell(&mut self) -> impl Iterator<Item = (u64, u64)> {
         let transfers = self.under_way.iter_mut();
-        let untold =
-            transfers.filter(|transfer| !transfer.is_told && transfer.offer == OfferState::No);
-        untold.map(|transfer| {
-            transfer.is_told = true;
+        let unnotified =
+            transfers.filter(|transfer| !transfer.is_notified && transfer.offer == OfferState::No);
+        unnotified.map(|transfer| {
+            transfer.is_notified = true;
             (transfer.sequence, transfer.length)
         })
     }

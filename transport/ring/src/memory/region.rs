@@ -71,16 +71,16 @@ pub struct Region {
 pub struct RegionSlice {
     bytes: Arc<RegionBytes>,
     /// Dropped after `bytes`, so that whoever is told finds the slice gone.
-    told: ToldWhenGone,
+    notified: NotifyWhenGone,
     start: usize,
     end: usize,
 }
 
 /// Tells those who wait for the region that a slice is gone.
 #[derive(Clone)]
-struct ToldWhenGone(Arc<WaitSlot>);
+struct NotifyWhenGone(Arc<WaitSlot>);
 
-impl Drop for ToldWhenGone {
+impl Drop for NotifyWhenGone {
     fn drop(&mut self) {
         // In a forked child, nobody waits, and the slot's lock may be locked for ever.
         if !fork::is_child() {
@@ -300,7 +300,7 @@ impl Region {
         let (start, end) = bounds(range, self.bytes.len());
         RegionSlice {
             bytes: self.bytes.clone(),
-            told: ToldWhenGone(self.waiters.clone()),
+            notified: NotifyWhenGone(self.waiters.clone()),
             start,
             end,
         }
@@ -432,7 +432,7 @@ impl RegionSlice {
         let (start, end) = bounds(range, self.len());
         Self {
             bytes: self.bytes.clone(),
-            told: self.told.clone(),
+            notified: self.notified.clone(),
             start: self.start + start,
             end: self.start + end,
         }

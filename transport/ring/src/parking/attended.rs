@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!   thread with news          holder of the value
-//!   is_told = true            unlock
+//!   is_notified = true            unlock
 //!   fence                     fence
-//!   try to lock               is_told?
+//!   try to lock               is_notified?
 //!     locked by another: go     yes: look after it again
 //! ```
 //!
@@ -18,7 +18,7 @@ use ibex_base::sync::{AtomicBool, Mutex, MutexGuard, Ordering, fence, lock};
 /// A value behind a lock, and whether there was news for it while a thread held it.
 #[derive(Debug)]
 pub struct Attended<T> {
-    is_told: AtomicBool,
+    is_notified: AtomicBool,
     value: Mutex<T>,
 }
 
@@ -26,7 +26,7 @@ impl<T> Attended<T> {
     /// Creates a value without news.
     pub fn new(value: T) -> Self {
         Self {
-            is_told: AtomicBool::new(false),
+            is_notified: AtomicBool::new(false),
             value: Mutex::new(value),
         }
     }
@@ -60,14 +60,14 @@ impl<T> Attended<T> {
         // TOLD, pairs with `take_news`: the thread that takes the flag sees what the news are about.
         // A swap and not a store, which would overwrite the release of a thread that told before
         // this one. Model: loom_news_of_two_threads.
-        self.is_told.swap(true, Ordering::Release);
+        self.is_notified.swap(true, Ordering::Release);
         // LOOK, pairs with `unlock`: the lock is tried after the flag is set.
         fence(Ordering::SeqCst);
     }
 
     fn take_news(&self) -> bool {
         // TOLD, pairs with `tell`.
-        self.is_told.swap(false, Ordering::Acquire)
+        self.is_notified.swap(false, Ordering::Acquire)
     }
 
     /// Returns the value, if it has no holder. Give it back by [`leave`](Self::leave) or
@@ -98,7 +98,7 @@ impl<T> Attended<T> {
         drop(value);
         // LOOK, pairs with `tell`: the flag is read after the lock is free.
         fence(Ordering::SeqCst);
-        self.is_told.load(Ordering::Relaxed)
+        self.is_notified.load(Ordering::Relaxed)
     }
 }
 
@@ -141,7 +141,7 @@ mod models {
 
     /// The fence in `unlock` has no mutant: loom's lock is a fence itself, which real ones are not.
     ///
-    /// Mutant: told_fence_missing.
+    /// Mutant: notified_fence_missing.
     #[test]
     fn loom_news_finds_the_holder() {
         loom::model(|| {
@@ -184,7 +184,7 @@ mod models {
         });
     }
 
-    /// Mutant: told_fence_missing.
+    /// Mutant: notified_fence_missing.
     #[test]
     fn loom_news_comes_when_it_is_free() {
         let mut model = loom::model::Builder::new();

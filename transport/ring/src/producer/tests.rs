@@ -87,14 +87,19 @@ fn a_consumer_that_lies_is_refused_and_changes_nothing() {
     let mut producer = producer(1024, 8, 10);
     producer.publish(RecordKind::Data, 8);
     producer.publish(RecordKind::Data, 8);
-    let told = |messages, position| Released { messages, position };
-    producer.refresh(told(1, 16)).unwrap();
-    for lie in [told(3, 32), told(2, 40), told(0, 16), told(1, 8)] {
+    let notified = |messages, position| Released { messages, position };
+    producer.refresh(notified(1, 16)).unwrap();
+    for lie in [
+        notified(3, 32),
+        notified(2, 40),
+        notified(0, 16),
+        notified(1, 8),
+    ] {
         let error = producer.refresh(lie).unwrap_err();
         assert_eq!(error.claimed, lie);
-        assert_eq!(producer.released(), told(1, 16));
+        assert_eq!(producer.released(), notified(1, 16));
     }
-    producer.refresh(told(2, 32)).unwrap();
+    producer.refresh(notified(2, 32)).unwrap();
 }
 
 #[test]

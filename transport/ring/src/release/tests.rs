@@ -73,12 +73,12 @@ proptest! {
         let cells = lease.block();
         let advance = Advance::default();
         let mut model = Model::default();
-        let mut told = advance.prefix();
+        let mut notified = advance.prefix();
         for step in steps {
             match step {
                 Step::HandOut(size) => {
                     let sequence = model.messages.len() as u64 + 1;
-                    advance.run(cells, |prefix| told = *prefix);
+                    advance.run(cells, |prefix| notified = *prefix);
                     let free = sequence - model.oldest_unsettled() <= CELLS;
                     prop_assert_eq!(advance.last_cell(cells) >= sequence, free);
                     if free {
@@ -103,12 +103,12 @@ proptest! {
                         *message = state;
                     }
                 }
-                Step::Run => advance.run(cells, |prefix| told = *prefix),
+                Step::Run => advance.run(cells, |prefix| notified = *prefix),
             }
         }
-        advance.run(cells, |prefix| told = *prefix);
-        prop_assert_eq!(told, model.prefix());
-        prop_assert_eq!(advance.prefix(), told);
+        advance.run(cells, |prefix| notified = *prefix);
+        prop_assert_eq!(notified, model.prefix());
+        prop_assert_eq!(advance.prefix(), notified);
         let open = model.messages.iter().any(|(state, _)| {
             matches!(state, CellState::Held | CellState::Detached)
         });

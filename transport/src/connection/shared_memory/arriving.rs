@@ -275,7 +275,7 @@ fn receiver_of<'a>(
 ) -> Result<Option<&'a mut ReceiveLink>, EndCause> {
     let receiver = match session.ends.paired(Role::Sender, peer_end) {
         Some(end) => receivers.ends.get_mut(end),
-        None if session.ends.has_heard_of(peer_end) => None,
+        None if session.ends.has_received(peer_end) => None,
         None => return Err(broke(NOT_OPEN)),
     };
     match receiver {

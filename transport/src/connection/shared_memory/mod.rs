@@ -62,7 +62,7 @@ pub(crate) struct SharedMemory {
     shares: Vec<Arc<SegmentShare>>,
     /// The blocks of ends that the peer is told of later: of receiving ends whose senders are not known
     /// yet, and of sending ends that are not open yet.
-    untold: IdMap<(u32, u32)>,
+    unnotified: IdMap<(u32, u32)>,
     /// The words of closed receiving ends, which their senders may still read.
     closed: IdMap<Words<ReceiverWords>>,
     pub(in crate::connection) peer_segments: Vec<Arc<PeerControlSegment>>,
@@ -143,7 +143,7 @@ impl SharedMemory {
                 incarnation: peer.incarnation,
             }),
             shares: Vec::new(),
-            untold: IdMap::new(),
+            unnotified: IdMap::new(),
             closed: IdMap::new(),
             peer_segments: Vec::new(),
             blocks: Default::default(),
@@ -184,7 +184,7 @@ impl SharedMemory {
         self.outbox.shrink_to_fit();
         self.regions.shrink_to_fit();
         self.opening.shrink_to_fit();
-        self.untold.shrink_to_fit();
+        self.unnotified.shrink_to_fit();
         self.closed_behind.shrink_to_fit();
         self.closed.shrink_to_fit();
         self.blocks.iter_mut().for_each(IdMap::shrink_to_fit);
@@ -237,7 +237,7 @@ impl SharedMemory {
         let LeasedBlock { segment, block } = leased;
         let place = (segment, block.index());
         match is_paired {
-            true => _ = self.untold.insert(end, place),
+            true => _ = self.unnotified.insert(end, place),
             false => self.tell_block(end, Role::Sender, place),
         }
         block.into_sender_words()
@@ -252,7 +252,7 @@ impl SharedMemory {
         leased: LeasedBlock,
     ) -> Words<ReceiverWords> {
         let LeasedBlock { segment, block } = leased;
-        self.untold.insert(end, (segment, block.index()));
+        self.unnotified.insert(end, (segment, block.index()));
         block.into_receiver_words(first_position)
     }
 
@@ -265,12 +265,12 @@ impl SharedMemory {
     pub(in crate::connection) fn forget_words(&mut self, end: u32) {
         self.regions.retain(|(of, ..)| *of != end);
         self.closed.remove(end);
-        self.untold.remove(end);
+        self.unnotified.remove(end);
     }
 
     /// Tells the peer where the words of `end` are, unless it was told.
     pub(crate) fn tell_untold(&mut self, end: u32, role: Role) {
-        if let Some(place) = self.untold.remove(end) {
+        if let Some(place) = self.unnotified.remove(end) {
             self.tell_block(end, role, place);
         }
     }

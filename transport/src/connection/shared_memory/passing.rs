@@ -47,7 +47,7 @@ impl Core {
             && !shared_memory.is_behind()
             && let Some(cause) = shared_memory.goodbye.take()
         {
-            self.peer_said_goodbye(cause, context);
+            self.peer_sent_goodbye(cause, context);
         }
     }
 

@@ -424,7 +424,7 @@ impl Wire for QueuePairWire {
             WireNews::RailsOverdue(now) => self.expire_rails(now, frames),
             WireNews::OfRail(rdma_port, number, news) => {
                 match self.pulling.rails.find(rdma_port, number) {
-                    Some(rail) => self.rail_said(rail, news, frames),
+                    Some(rail) => self.rail_reported(rail, news, frames),
                     None => NewsOutcome::Stray,
                 }
             }
@@ -478,7 +478,7 @@ impl Wire for QueuePairWire {
     }
 
     #[inline]
-    fn is_told_of_all(&self) -> bool {
+    fn is_event_driven(&self) -> bool {
         self.is_settled()
     }
 

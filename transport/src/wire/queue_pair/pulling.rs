@@ -349,7 +349,7 @@ impl QueuePairWire {
     }
 
     /// Takes in news of a rail.
-    pub(super) fn rail_said<F: Frames>(
+    pub(super) fn rail_reported<F: Frames>(
         &mut self,
         rail: u8,
         news: RailNews<'_>,

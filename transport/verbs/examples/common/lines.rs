@@ -34,23 +34,23 @@ impl Lines {
     }
 
     /// Adds what `ibv_query_device_ex` tells.
-    pub(crate) fn extended(&mut self, told: &DeviceAttributes) {
+    pub(crate) fn extended(&mut self, notified: &DeviceAttributes) {
         self.say("general_odp_caps:");
-        if told.on_demand_paging {
+        if notified.on_demand_paging {
             self.say("ODP_SUPPORT");
         }
-        match told.timestamp_mask {
+        match notified.timestamp_mask {
             0 => self.say("completion_timestamp_mask not supported"),
             mask => self.add("completion timestamp_mask", format!("{mask:#018x}")),
         }
-        match told.clock_kilohertz {
+        match notified.clock_kilohertz {
             0 => self.say("core clock not supported"),
             ticks => self.add("hca_core_clock", format!("{ticks}kHZ")),
         }
-        if told.device_memory_bytes > 0 {
-            let bytes = format!("{}Bytes", told.device_memory_bytes);
+        if notified.device_memory_bytes > 0 {
+            let bytes = format!("{}Bytes", notified.device_memory_bytes);
             self.add("maximum available device memory", bytes);
         }
-        self.add("num_comp_vectors", told.completion_vectors);
+        self.add("num_comp_vectors", notified.completion_vectors);
     }
 }

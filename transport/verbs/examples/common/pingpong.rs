@@ -213,20 +213,20 @@ fn end<P: Pairs>(
     let local = LocalPort::with_gid(&table.device, options.ib_port, |gid| is_meant(gid.index))?;
     let first = FirstSequence::from_random(std::process::id());
     let mut ours = pairs.endpoints(first, &local);
-    let told = ours.clone();
+    let notified = ours.clone();
     let zeros = RemoteEndpoint {
         queue_pair: 0,
         first_sequence: FirstSequence::from_random(0),
         ..ours[0]
     };
     ours.resize(P::ADDRESSES, zeros);
-    print_addresses("local", &told);
+    print_addresses("local", &notified);
     let is_client = options.host.is_some();
     if is_client {
         exchange::send(&mut stream, &ours)?;
     }
     let peers = exchange::receive(&mut stream, P::ADDRESSES, &local, options.mtu)?;
-    print_addresses("remote", &peers[..told.len()]);
+    print_addresses("remote", &peers[..notified.len()]);
     pairs.connect(&table, first, local, &peers)?;
     if is_client {
         exchange::send_done(&mut stream)?;

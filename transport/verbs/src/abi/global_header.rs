@@ -166,12 +166,12 @@ mod tests {
         // What comes before it may look like anything, also like IPv6.
         for undefined in [0, 0x60, 0x45] {
             header.0[0] = undefined;
-            let told = header.route().unwrap();
-            assert_eq!(told.source, source);
-            assert_eq!(told.destination, route("192.0.2.2").destination);
-            assert_eq!(told.gid_type, GidType::RoceV2);
-            assert_eq!((told.hop_limit, told.traffic_class), (64, 0x68));
-            assert_eq!(told.flow_label, 0);
+            let notified = header.route().unwrap();
+            assert_eq!(notified.source, source);
+            assert_eq!(notified.destination, route("192.0.2.2").destination);
+            assert_eq!(notified.gid_type, GidType::RoceV2);
+            assert_eq!((notified.hop_limit, notified.traffic_class), (64, 0x68));
+            assert_eq!(notified.flow_label, 0);
         }
     }
 
@@ -183,7 +183,7 @@ mod tests {
             (NEXT_INFINIBAND, GidType::InfiniBand),
         ] {
             let header = GlobalHeader::of_ipv6(source, &route("2001:db8::2"), next, 100);
-            let told = header.route().unwrap();
+            let notified = header.route().unwrap();
             let expected = HeaderRoute {
                 source,
                 destination: route("2001:db8::2").destination,
@@ -192,7 +192,7 @@ mod tests {
                 traffic_class: 0x68,
                 flow_label: 0x1_2345,
             };
-            assert_eq!(told, expected);
+            assert_eq!(notified, expected);
         }
         // A word of the destination's address that looks like the start of an IPv4 header.
         let mut header = GlobalHeader::of_ipv6(source, &route("2001:db8::2"), NEXT_UDP, 100);

@@ -188,7 +188,7 @@ mod tests {
                 event_type,
                 element: 3,
             });
-            let told = match event {
+            let notified = match event {
                 AsyncEvent::QueuePair(3, _) => EventElement::QueuePair,
                 AsyncEvent::CompletionQueueError(3) => EventElement::CompletionQueue,
                 AsyncEvent::ReceiveQueueError(3) | AsyncEvent::ReceiveQueueLimit(3) => {
@@ -197,7 +197,11 @@ mod tests {
                 AsyncEvent::Port(3, _) => EventElement::Port,
                 _ => EventElement::Nothing,
             };
-            assert_eq!(told, EventElement::of(event_type), "{event_type}: {event}");
+            assert_eq!(
+                notified,
+                EventElement::of(event_type),
+                "{event_type}: {event}"
+            );
         }
         let unknown = AsyncEvent::from_raw(RawEvent {
             event_type: 39,

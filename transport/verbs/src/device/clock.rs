@@ -29,8 +29,8 @@ impl DeviceClock {
     /// Returns the device's clock, or the reason why it has none.
     pub(crate) fn of(device: &Device) -> Result<Self, Errno> {
         let context = device.context();
-        let told = context.attributes();
-        if told.clock_kilohertz == 0 || told.timestamp_mask == 0 {
+        let notified = context.attributes();
+        if notified.clock_kilohertz == 0 || notified.timestamp_mask == 0 {
             return Err(Errno::OPNOTSUPP);
         }
         let mut clock = Self {

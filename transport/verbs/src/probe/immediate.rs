@@ -46,16 +46,16 @@ pub fn carries_immediate(
     let id = WorkId::new(Operation::Write, 0, 0);
     let write = SendRequest::write(id, &entries, test.region.remote(TO));
     post_send(&mut test.pair, &write.with_immediate(WORD).signaled())?;
-    let (mut is_done, mut is_told) = (false, false);
+    let (mut is_done, mut is_notified) = (false, false);
     let deadline = Instant::now() + PATIENCE;
     let mut room = [WorkCompletion::EMPTY; 4];
-    while !(is_done && is_told) {
+    while !(is_done && is_notified) {
         for completion in test.queue.poll(&mut room)? {
             let Ok(done) = completion.outcome() else {
                 return Err(ProbeFailure::wrong("such a write failed"));
             };
             match done.kind {
-                CompletionKind::ReceiveWrite => is_told = done.immediate == Some(WORD),
+                CompletionKind::ReceiveWrite => is_notified = done.immediate == Some(WORD),
                 _ => is_done = true,
             }
         }

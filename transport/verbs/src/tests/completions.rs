@@ -120,7 +120,7 @@ fn a_failed_request_is_told_and_the_rest_is_flushed() {
         send(&mut one, slot, false);
     }
     fake.fail_send(one.pair.number(), CompletionStatus::RetryExceeded, 0x81);
-    let told: Vec<_> = one
+    let notified: Vec<_> = one
         .poll()
         .iter()
         .map(|wc| {
@@ -129,7 +129,7 @@ fn a_failed_request_is_told_and_the_rest_is_flushed() {
         })
         .collect();
     assert_eq!(
-        told,
+        notified,
         [
             (send_id(0), CompletionStatus::RetryExceeded, 0x81),
             (send_id(1), CompletionStatus::Flushed, 0),

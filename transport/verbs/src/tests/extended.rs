@@ -100,8 +100,8 @@ fn only_the_valid_fields_of_a_failed_completion_are_read() {
     fake.complete(queue.tag(), failed);
     let mut room = [WorkCompletion::EMPTY];
     let failure = queue.poll(&mut room).unwrap()[0].outcome().unwrap_err();
-    let told = (failure.id, failure.queue_pair, failure.vendor_error);
-    assert_eq!(told, (send_id(3), 7, 0x81));
+    let notified = (failure.id, failure.queue_pair, failure.vendor_error);
+    assert_eq!(notified, (send_id(3), 7, 0x81));
 }
 
 // ---- The self-test ---------------------------------------------------------------------

@@ -91,8 +91,8 @@ fn a_send_that_fails_tells_the_status_and_the_vendors_error() {
     fake.play(&FaultScript::new().fail_send(1, CompletionStatus::BadResponse, 0x77));
     post(&mut one, 0..1);
     let failure = one.poll()[0].outcome().unwrap_err();
-    let told = (failure.status, failure.vendor_error);
-    assert_eq!(told, (CompletionStatus::BadResponse, 0x77));
+    let notified = (failure.status, failure.vendor_error);
+    assert_eq!(notified, (CompletionStatus::BadResponse, 0x77));
     let state = one.pair.query().unwrap().attributes.state;
     assert_eq!(state, QueuePairState::Error);
     assert!(other.poll().is_empty());
@@ -112,8 +112,8 @@ fn a_receive_that_fails_fails_at_both_ends() {
     let arrived = other.poll();
     assert!(arrived[0].outcome().is_ok());
     let failure = arrived[1].outcome().unwrap_err();
-    let told = (failure.status, failure.vendor_error);
-    assert_eq!(told, (CompletionStatus::LocalProtection, 3));
+    let notified = (failure.status, failure.vendor_error);
+    assert_eq!(notified, (CompletionStatus::LocalProtection, 3));
 }
 
 #[test]

@@ -215,7 +215,7 @@ fn send_with_invalidate_is_noted_by_the_flag_of_soft_roce_too() {
     let region = bindable(&other);
     let mut window = MemoryWindow::new(&other.domain, WindowKind::Two).unwrap();
     let place = bound(&mut other, &mut window, &region, 0);
-    let told = |flags, key| {
+    let notified = |flags, key| {
         WorkCompletion(Wc {
             opcode: wc_opcode::RECV,
             wc_flags: flags,
@@ -225,10 +225,10 @@ fn send_with_invalidate_is_noted_by_the_flag_of_soft_roce_too() {
         })
     };
     let (other_flag, immediate) = (wc_flags::IP_CSUM_OK, wc_flags::WITH_IMM);
-    assert!(!window.note_invalidated(&told(other_flag, place.rkey + 1)));
-    assert!(!window.note_invalidated(&told(other_flag | immediate, place.rkey)));
-    assert!(!window.note_invalidated(&told(0, place.rkey)));
-    assert!(window.note_invalidated(&told(other_flag, place.rkey)));
+    assert!(!window.note_invalidated(&notified(other_flag, place.rkey + 1)));
+    assert!(!window.note_invalidated(&notified(other_flag | immediate, place.rkey)));
+    assert!(!window.note_invalidated(&notified(0, place.rkey)));
+    assert!(window.note_invalidated(&notified(other_flag, place.rkey)));
     assert_eq!(window.state(), WindowState::Free);
 }
 

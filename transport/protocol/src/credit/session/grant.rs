@@ -13,14 +13,14 @@ pub struct CreditGrant {
     /// The credit that came back in all: as frames or surrendered.
     back: u64,
     /// The total credit that the peer was told of.
-    told: u64,
+    notified: u64,
 
     /// The part of `lent` that goes to the engine when it comes back.
     parting: u64,
     /// The credit recalled by messages, sent or due, in all.
     recalled: u64,
     /// The recalled credit that the peer was told of.
-    recall_told: u64,
+    recall_notified: u64,
     /// No credit is lent beyond `lent`: the peer gets more only when it asks.
     must_ask: bool,
     /// The peer is to be told that.
@@ -95,10 +95,10 @@ impl CreditGrant {
             lent,
             floor: 0,
             back: 0,
-            told: lent,
+            notified: lent,
             parting: 0,
             recalled: 0,
-            recall_told: 0,
+            recall_notified: 0,
             must_ask: false,
             ask_is_due: false,
             surrendered: 0,
@@ -122,7 +122,7 @@ impl CreditGrant {
     #[inline]
     #[must_use]
     pub fn covers(&self, cost: u64) -> bool {
-        self.back.saturating_add(cost) <= self.told
+        self.back.saturating_add(cost) <= self.notified
     }
 
     /// Returns whether the peer's credit covers a frame of that cost and the frame leads to no
@@ -130,7 +130,7 @@ impl CreditGrant {
     #[inline]
     #[must_use]
     pub fn covers_quietly(&self, cost: u64) -> bool {
-        let becomes_due = || is_much(self.untold() + cost, self.lent) && !self.is_owed_much();
+        let becomes_due = || is_much(self.unnotified() + cost, self.lent) && !self.is_owed_much();
         self.covers(cost) && self.parting == 0 && !becomes_due()
     }
 
@@ -139,7 +139,7 @@ impl CreditGrant {
     pub fn arrived(&mut self, cost: u64) -> Result<(), CreditOverrun> {
         let used = self.back.saturating_add(cost);
         if !self.covers(cost) {
-            let granted = self.told;
+            let granted = self.notified;
             return Err(CreditOverrun { used, granted });
         }
         self.back = used;
@@ -190,8 +190,8 @@ impl CreditGrant {
     pub fn surrendered(&mut self, surrendered: u64) -> Result<(), BadSurrender> {
         let mut before = self.surrendered;
         let more = grow("surrenders of credit", &mut before, surrendered)?;
-        if surrendered > self.recall_told {
-            let recalled = self.recall_told;
+        if surrendered > self.recall_notified {
+            let recalled = self.recall_notified;
             return Err(BadSurrender::NotRecalled {
                 surrendered,
                 recalled,
@@ -208,15 +208,15 @@ impl CreditGrant {
     #[must_use]
     pub fn is_wanted(&mut self, granted: u64) -> bool {
         // A wish that was made with less knowledge has been answered already.
-        self.report.wants |= granted == self.told;
-        granted <= self.told
+        self.report.wants |= granted == self.notified;
+        granted <= self.notified
     }
 
     /// Notes that the frame that arrived just now took the peer's last credit, and that more waits
     /// behind it.
     pub fn used_up(&mut self) {
         // If more was granted, the wish has been answered already.
-        let is_news = self.back == self.told;
+        let is_news = self.back == self.notified;
         self.report.wants |= is_news;
         self.report.is_busy |= is_news;
     }
@@ -225,9 +225,9 @@ impl CreditGrant {
     /// owed again before the peer was told; or with a recall.
     #[must_use]
     pub fn owed(&self) -> Option<u64> {
-        let owed = self.untold();
+        let owed = self.unnotified();
         let is_due = self.is_owed_much() || self.recall_is_due() && owed > 0;
-        is_due.then_some(self.told + owed)
+        is_due.then_some(self.notified + owed)
     }
 
     /// Returns whether so much credit came back that a grant is sent for that alone. A frame's
@@ -235,14 +235,14 @@ impl CreditGrant {
     #[inline]
     #[must_use]
     pub fn is_owed_much(&self) -> bool {
-        is_much(self.untold(), self.lent)
+        is_much(self.unnotified(), self.lent)
     }
 
     /// Notes that `grant` was put into a frame. A peer that has used half of its floor, and has
     /// nothing else, could use more.
-    pub fn told(&mut self, grant: u64) {
+    pub fn notified(&mut self, grant: u64) {
         self.report.wants |= self.lent == self.floor && self.back > 0;
-        self.told = self.told.max(grant);
+        self.notified = self.notified.max(grant);
     }
 
     /// Notes that the wires are gone.
@@ -260,11 +260,11 @@ impl CreditGrant {
 
     /// Returns whether a recall has to be sent.
     fn recall_is_due(&self) -> bool {
-        self.recalled > self.recall_told || self.ask_is_due
+        self.recalled > self.recall_notified || self.ask_is_due
     }
 
     /// The recall to tell, and whether it says that nothing is left. Put the recall into a frame
-    /// with [`owed`](Self::owed), and call [`recall_told`](Self::recall_told) afterwards.
+    /// with [`owed`](Self::owed), and call [`recall_notified`](Self::recall_notified) afterwards.
     #[must_use]
     pub fn recall_due(&self) -> Option<(u64, bool)> {
         self.recall_is_due()
@@ -272,8 +272,8 @@ impl CreditGrant {
     }
 
     /// Notes that the recall was put into a frame.
-    pub fn recall_told(&mut self) {
-        self.recall_told = self.recalled;
+    pub fn recall_notified(&mut self) {
+        self.recall_notified = self.recalled;
         self.ask_is_due = false;
     }
 
@@ -283,13 +283,13 @@ impl CreditGrant {
     }
 
     /// Returns the credit that came back or was lent and that the peer can be told of.
-    fn untold(&self) -> u64 {
+    fn unnotified(&self) -> u64 {
         self.lent.saturating_sub(self.out())
     }
 
     /// Returns the credit that the peer may have in flight or keep.
     fn out(&self) -> u64 {
-        self.told - self.back
+        self.notified - self.back
     }
 
     fn give_up(&mut self, credit: u64) {
@@ -298,8 +298,8 @@ impl CreditGrant {
     }
 }
 
-/// Returns whether `untold` credit is worth a frame of its own.
+/// Returns whether `unnotified` credit is worth a frame of its own.
 #[inline]
-fn is_much(untold: u64, lent: u64) -> bool {
-    untold > lent / 2
+fn is_much(unnotified: u64, lent: u64) -> bool {
+    unnotified > lent / 2
 }

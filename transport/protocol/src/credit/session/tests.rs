@@ -12,7 +12,7 @@ fn credit_comes_back_once_more_than_half_is_owed() {
     credit.charge(1);
     grant.arrived(1).unwrap();
     assert_eq!(grant.owed(), Some(151));
-    grant.told(151);
+    grant.notified(151);
     credit.grant(151).unwrap();
     assert_eq!(credit.available(), 100);
     credit.grant(151).unwrap();
@@ -36,7 +36,7 @@ fn a_recall_takes_present_credit_at_once_and_the_rest_when_it_comes() {
     grant.recall(7);
     assert_eq!(grant.take_report().returned, 4);
     assert_eq!(grant.recall_due(), Some((3, false)));
-    grant.recall_told();
+    grant.recall_notified();
     assert_eq!(grant.recall_due(), None);
     grant.arrived(2).unwrap();
     assert_eq!(grant.take_report().returned, 2);
@@ -89,9 +89,9 @@ fn a_turn_comes_back_by_itself() {
     let mut grant = CreditGrant::new(0);
     grant.give(2, Term::Turn);
     assert_eq!(grant.owed(), Some(2));
-    grant.told(2);
+    grant.notified(2);
     assert_eq!(grant.recall_due(), Some((2, true)));
-    grant.recall_told();
+    grant.recall_notified();
     grant.arrived(2).unwrap();
     assert_eq!((grant.lent(), grant.owed()), (0, None));
     assert!(grant.is_wanted(2));
@@ -109,7 +109,7 @@ fn surrenders_that_cannot_be_are_told_apart() {
         grant.surrendered(1),
         Err(BadSurrender::NotRecalled { .. })
     ));
-    grant.recall_told();
+    grant.recall_notified();
     grant.arrived(8).unwrap();
     assert!(matches!(
         grant.surrendered(3),

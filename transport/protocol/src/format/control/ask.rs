@@ -33,14 +33,15 @@ impl Ask {
         }
     }
 
-    /// Returns the targets that `told` leaves unanswered, and 0 for each other one.
+    /// Returns the targets that `notified` leaves unanswered, and 0 for each other one.
     #[must_use]
-    pub fn unanswered(self, told: &Counters) -> Self {
-        let unless_reached = |target: u64, told: u64| if target > told { target } else { 0 };
+    pub fn unanswered(self, notified: &Counters) -> Self {
+        let unless_reached =
+            |target: u64, notified: u64| if target > notified { target } else { 0 };
         Self {
-            received: unless_reached(self.received, told.received),
-            released: unless_reached(self.released, told.released),
-            acknowledged: unless_reached(self.acknowledged, told.settled()),
+            received: unless_reached(self.received, notified.received),
+            released: unless_reached(self.released, notified.released),
+            acknowledged: unless_reached(self.acknowledged, notified.settled()),
         }
     }
 }
@@ -68,9 +69,9 @@ impl Questions {
         }
     }
 
-    /// Adds a question. `told` is what the sender has heard so far, or was told.
-    pub fn add(&mut self, ask: Ask, told: &Counters) {
-        let (held, ask) = (self.nearest.unanswered(told), ask.unanswered(told));
+    /// Adds a question. `notified` is what the sender has heard so far, or was told.
+    pub fn add(&mut self, ask: Ask, notified: &Counters) {
+        let (held, ask) = (self.nearest.unanswered(notified), ask.unanswered(notified));
         let nearer = |one: u64, other: u64| match (one, other) {
             (0, only) | (only, 0) => only,
             (one, other) => one.min(other),
@@ -89,8 +90,8 @@ impl Questions {
 
     /// Returns whether the questions lead to an answer once message `target` is acknowledged.
     #[must_use]
-    pub fn cover_acknowledged(&self, target: u64, told: &Counters) -> bool {
-        self.nearest.acknowledged > told.settled()
+    pub fn cover_acknowledged(&self, target: u64, notified: &Counters) -> bool {
+        self.nearest.acknowledged > notified.settled()
             && (self.nearest.acknowledged..=self.farthest.acknowledged).contains(&target)
     }
 
@@ -101,51 +102,57 @@ impl Questions {
         &self.farthest
     }
 
-    /// Returns whether the counters `now` reach a target that the sender was not `told` of.
+    /// Returns whether the counters `now` reach a target that the sender was not `notified` of.
     #[must_use]
-    pub fn is_answer_due(&self, told: &Counters, now: &Counters) -> bool {
-        let reached = |target: u64, told: u64, now: u64| target > told && now >= target;
-        let any = |target: fn(&Ask) -> u64, told: u64, now: u64| {
-            reached(target(&self.nearest), told, now) || reached(target(&self.farthest), told, now)
+    pub fn is_answer_due(&self, notified: &Counters, now: &Counters) -> bool {
+        let reached = |target: u64, notified: u64, now: u64| target > notified && now >= target;
+        let any = |target: fn(&Ask) -> u64, notified: u64, now: u64| {
+            reached(target(&self.nearest), notified, now)
+                || reached(target(&self.farthest), notified, now)
         };
-        let ends_unheard = self.farthest.acknowledged > told.acknowledged
+        let ends_unreceived = self.farthest.acknowledged > notified.acknowledged
             && now.acknowledgement_ended
-            && !told.acknowledgement_ended;
-        let settled = match told.acknowledgement_ended {
+            && !notified.acknowledgement_ended;
+        let settled = match notified.acknowledgement_ended {
             true => now.released,
             false => now.acknowledged,
         };
-        any(|ask| ask.received, told.received, now.received)
-            || (self.farthest.released > told.released && now.released > told.released)
-            || any(|ask| ask.acknowledged, told.settled(), settled)
-            || ends_unheard
+        any(|ask| ask.received, notified.received, now.received)
+            || (self.farthest.released > notified.released && now.released > notified.released)
+            || any(|ask| ask.acknowledged, notified.settled(), settled)
+            || ends_unreceived
     }
 
-    /// Returns whether `told` answers the question that the peer knows and leaves a farther one
+    /// Returns whether `notified` answers the question that the peer knows and leaves a farther one
     /// open: then the peer has to be asked for [the next](Self::next).
     #[inline]
     #[must_use]
-    pub fn goes_on(&self, told: &Counters) -> bool {
-        let goes_on = |nearest: u64, farthest: u64, told: u64| nearest <= told && told < farthest;
+    pub fn goes_on(&self, notified: &Counters) -> bool {
+        let goes_on =
+            |nearest: u64, farthest: u64, notified: u64| nearest <= notified && notified < farthest;
         let (nearest, farthest) = (&self.nearest, &self.farthest);
-        goes_on(nearest.received, farthest.received, told.received)
-            || goes_on(nearest.acknowledged, farthest.acknowledged, told.settled())
+        goes_on(nearest.received, farthest.received, notified.received)
+            || goes_on(
+                nearest.acknowledged,
+                farthest.acknowledged,
+                notified.settled(),
+            )
     }
 
-    /// Returns the question that the peer has to know now. All targets are 0 if `told` answers
+    /// Returns the question that the peer has to know now. All targets are 0 if `notified` answers
     /// every question.
-    pub fn next(&mut self, told: &Counters) -> Ask {
-        let nearest = self.nearest.unanswered(told);
-        let left = self.farthest.unanswered(told);
-        let next = |nearest: u64, farthest: u64, told: u64| match (nearest, farthest) {
+    pub fn next(&mut self, notified: &Counters) -> Ask {
+        let nearest = self.nearest.unanswered(notified);
+        let left = self.farthest.unanswered(notified);
+        let next = |nearest: u64, farthest: u64, notified: u64| match (nearest, farthest) {
             (0, 0) => 0,
-            (0, _) => told + 1,
+            (0, _) => notified + 1,
             (nearest, _) => nearest,
         };
         self.nearest = Ask {
-            received: next(nearest.received, left.received, told.received),
+            received: next(nearest.received, left.received, notified.received),
             released: left.released,
-            acknowledged: next(nearest.acknowledged, left.acknowledged, told.settled()),
+            acknowledged: next(nearest.acknowledged, left.acknowledged, notified.settled()),
         };
         self.nearest
     }

@@ -108,7 +108,7 @@ impl<'a> ControlReader<'a> {
         }
         Ok(Control::Known {
             end,
-            heard_close: flag(0),
+            received_close: flag(0),
             receiver,
         })
     }

@@ -50,7 +50,7 @@ fn some_open() -> Control {
 fn some_known(receiver: Option<KnownReceiver>) -> Control {
     Control::Known {
         end: 3,
-        heard_close: true,
+        received_close: true,
         receiver,
     }
 }

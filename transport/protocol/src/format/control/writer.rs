@@ -67,9 +67,9 @@ impl<'a> Writer<'a> {
         self.u64s([memory.bytes()]);
     }
 
-    pub(super) fn known(&mut self, heard_close: bool, receiver: Option<&KnownReceiver>) {
+    pub(super) fn known(&mut self, received_close: bool, receiver: Option<&KnownReceiver>) {
         let ended = receiver.is_some_and(|known| known.counters.acknowledgement_ended);
-        let flags = [heard_close, receiver.is_some(), ended];
+        let flags = [received_close, receiver.is_some(), ended];
         let flags = (0..).zip(flags).map(|(bit, set)| u8::from(set) << bit);
         self.byte(flags.sum());
         if let Some(known) = receiver {

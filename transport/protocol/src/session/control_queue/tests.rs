@@ -72,9 +72,9 @@ fn a_goodbye_has_the_first_reason_and_is_said_again_over_new_wires() {
         reason: Some("done".into()),
     };
     for _ in 0..2 {
-        assert!(queue.goodbye_is_due() && !queue.said_goodbye());
+        assert!(queue.goodbye_is_due() && !queue.sent_goodbye());
         assert_eq!(queue.take_goodbye(), goodbye);
-        assert!(queue.said_goodbye() && !queue.goodbye_is_due());
+        assert!(queue.sent_goodbye() && !queue.goodbye_is_due());
         queue.repeat();
     }
 }

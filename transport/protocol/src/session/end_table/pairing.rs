@@ -83,7 +83,7 @@ impl EndTable {
         };
         let Some(settled) = settled else {
             (local.closed_there, local.is_mismatched) = (true, true);
-            local.heard_close = open.closed.is_some();
+            local.received_close = open.closed.is_some();
             events.push_back(SessionEvent::Mismatched {
                 end,
                 theirs: open.spec,
@@ -123,7 +123,7 @@ impl EndTable {
             agreed,
         });
         if let Some(reason) = open.closed {
-            (local.closed_there, local.heard_close) = (true, true);
+            (local.closed_there, local.received_close) = (true, true);
             events.push_back(SessionEvent::PeerClosed {
                 end,
                 reason,
@@ -152,7 +152,7 @@ impl EndTable {
         let Some((end, entry)) = self.paired_entry(role, peer_end) else {
             return Ok(None);
         };
-        entry.heard_close = true;
+        entry.received_close = true;
         if entry.closed_there {
             // A mismatch ended the channel on both ends already.
             return Ok(Some(end));

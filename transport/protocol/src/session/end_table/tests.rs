@@ -80,7 +80,7 @@ fn the_peers_ends_meet_the_oldest_or_wait_within_the_limit() {
     let twice = PeerMisbehaved::OpenedTwice { end: 2 };
     assert_eq!(opens(&mut ends, 2, "wal"), Err(twice));
     assert_eq!(opens(&mut ends, 9, "page"), Ok(None));
-    assert!(ends.has_heard_of(9) && !ends.has_heard_of(10));
+    assert!(ends.has_received(9) && !ends.has_received(10));
     assert!(ends.unpaired().eq([("page", Role::Receiver)]));
     let many = PeerMisbehaved::TooManyChannels { limit: LIMIT };
     assert_eq!(opens(&mut ends, 10, "page"), Err(many));
@@ -138,12 +138,12 @@ fn news_are_told_once_and_those_that_are_wanted_first() {
         assert_eq!(ends.news_are_urgent(), wanted);
     }
     assert_eq!(ends.turns.news, [other, end]);
-    let mut told = || {
+    let mut notified = || {
         let news = ends.take_news(&mut EagerBlocks::default(), &mut events);
         news.map(|(peer, counters)| (peer, counters.released))
     };
     assert_eq!(
-        [told(), told(), told()],
+        [notified(), notified(), notified()],
         [Some((8, 1)), Some((PEER, 1)), None]
     );
     assert_eq!(events.len(), 2);

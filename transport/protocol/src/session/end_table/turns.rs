@@ -320,8 +320,8 @@ impl EndTable {
             channel.queued = false;
             if channel.has_news() {
                 let counters = channel.tell();
-                blocks.told(end, counters.released);
-                events.push_back(SessionEvent::Told { end, counters });
+                blocks.notified(end, counters.released);
+                events.push_back(SessionEvent::Notified { end, counters });
                 return Some((*peer, counters));
             }
         }

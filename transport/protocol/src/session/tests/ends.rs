@@ -111,7 +111,7 @@ fn a_receiver_that_goes_has_a_last_word() {
     deliver(&mut session, &records(1, &[b"", b""])).unwrap();
     session.close_receiver(1, &counters(2), CloseReason::Dropped);
     let (events, sent) = drain(&mut session);
-    let [SessionEvent::Told { end: 1, counters }] = &events[..] else {
+    let [SessionEvent::Notified { end: 1, counters }] = &events[..] else {
         panic!("{events:?}")
     };
     assert_eq!(counters.released, 2);
@@ -142,10 +142,10 @@ fn receivers_that_go_at_once_have_their_last_words_with_their_closes() {
         let Some(Control::Close { end: closed, .. }) = control_of(&head) else {
             panic!("{:?}", control_of(&head));
         };
-        let Some(SessionEvent::Told { end: told, .. }) = session.poll_event() else {
+        let Some(SessionEvent::Notified { end: notified, .. }) = session.poll_event() else {
             panic!("end {end} is closed without a word");
         };
-        assert_eq!((closed, told), (end, end));
+        assert_eq!((closed, notified), (end, end));
     }
 }
 
@@ -259,8 +259,14 @@ fn the_newest_version_in_common_is_settled_at_both_ends() {
                         SessionEvent::Opened { agreed, .. } => {
                             Some(Some((agreed.fingerprint[0], agreed.alignment)))
                         }
-                        SessionEvent::Mismatched { theirs: told, .. } => {
-                            assert_eq!(told, Arc::new(offer(theirs)), "all of what the peer knows");
+                        SessionEvent::Mismatched {
+                            theirs: notified, ..
+                        } => {
+                            assert_eq!(
+                                notified,
+                                Arc::new(offer(theirs)),
+                                "all of what the peer knows"
+                            );
                             Some(None)
                         }
                         _ => None,

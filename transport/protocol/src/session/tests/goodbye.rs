@@ -37,7 +37,7 @@ fn a_goodbye_waits_for_the_records_that_were_published() {
         })
     ));
     assert_eq!(control_of(goodbye), Some(Control::Goodbye { reason: None }));
-    assert!(session.outgoing.said_goodbye());
+    assert!(session.outgoing.sent_goodbye());
     assert_eq!(
         deliver(&mut session, &control(&Control::Goodbye { reason: None })),
         Ok(Arrival::Nothing)
@@ -62,16 +62,16 @@ fn everything_that_arrived_is_told_before_the_goodbye() {
     deliver(&mut session, &records(1, &[b"one", b"two"])).unwrap();
     let message = frame(FrameKind::Records, PEER + 1, 1, None, &record(1, b"one"));
     deliver(&mut session, &message).unwrap();
-    assert_eq!(told(&mut session), None, "nobody asked");
+    assert_eq!(notified(&mut session), None, "nobody asked");
     session.outgoing.say_goodbye(None);
     let (events, sent) = drain(&mut session);
-    let told = events.into_iter().map(|event| match event {
-        SessionEvent::Told { end, counters } => (end, counters.received),
+    let notified = events.into_iter().map(|event| match event {
+        SessionEvent::Notified { end, counters } => (end, counters.received),
         other => panic!("{other:?}"),
     });
-    let mut told: Vec<_> = told.collect();
-    told.sort_unstable();
-    assert_eq!(told, [(1, 2), (2, 1)]);
+    let mut notified: Vec<_> = notified.collect();
+    notified.sort_unstable();
+    assert_eq!(notified, [(1, 2), (2, 1)]);
     assert_eq!(sent, [Control::Goodbye { reason: None }]);
-    assert!(session.outgoing.said_goodbye());
+    assert!(session.outgoing.sent_goodbye());
 }

@@ -87,10 +87,10 @@ fn a_large_message_is_received_when_its_last_byte_is_in_place() {
     deliver(&mut session, &ask(Ask::received(1))).unwrap();
     deliver(&mut session, &chunk(1, 100)).unwrap();
     // The chunk's head came, its bytes are on their way: the sender needs them still.
-    assert_eq!(told(&mut session), None);
+    assert_eq!(notified(&mut session), None);
     session.handle_large_complete(1);
     assert_eq!(
-        told(&mut session).map(|counters| counters.received),
+        notified(&mut session).map(|counters| counters.received),
         Some(1)
     );
 }
@@ -119,7 +119,7 @@ fn messages_are_told_of_when_the_last_one_overtaken_by_a_block_is_complete() {
     session.grant(1, 3, 100);
     // The sender hears of the first message while the block is ahead of two.
     deliver(&mut session, &ask(Ask::received(1))).unwrap();
-    let received = |session: &mut Session| told(session).map(|counters| counters.received);
+    let received = |session: &mut Session| notified(session).map(|counters| counters.received);
     assert_eq!(received(&mut session), Some(1));
     let mut heard = 1;
     for sequence in [2, 3] {

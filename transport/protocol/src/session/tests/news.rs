@@ -18,7 +18,7 @@ fn counters_count_when_they_are_new() {
             received: 3,
             ..counters(released)
         };
-        deliver(&mut session, &told_by_peer(1, news)).map(|_| drain(&mut session).0)
+        deliver(&mut session, &notified_by_peer(1, news)).map(|_| drain(&mut session).0)
     };
     let counted = |released| {
         let counters = Counters {
@@ -41,7 +41,7 @@ fn counters_count_when_they_are_new() {
 #[test]
 fn counters_of_an_end_that_is_gone_are_late_and_harmless() {
     let mut session = sending();
-    assert!(deliver(&mut session, &told_by_peer(9, counters(7))).is_ok());
+    assert!(deliver(&mut session, &notified_by_peer(9, counters(7))).is_ok());
     assert_eq!(drain(&mut session).0, []);
 }
 
@@ -98,18 +98,18 @@ fn an_ask_is_answered_when_it_is_reached() {
     let wants = |received| ask(Ask::received(received));
     let mut session = receiving();
     deliver(&mut session, &records(1, &[b"one", b"two"])).unwrap();
-    assert_eq!(told(&mut session), None, "nobody asked");
+    assert_eq!(notified(&mut session), None, "nobody asked");
     deliver(&mut session, &wants(3)).unwrap();
-    assert_eq!(told(&mut session), None, "the third has not come");
+    assert_eq!(notified(&mut session), None, "the third has not come");
     deliver(&mut session, &records(3, &[b"three"])).unwrap();
     assert_eq!(
-        told(&mut session).map(|counters| counters.received),
+        notified(&mut session).map(|counters| counters.received),
         Some(3)
     );
     deliver(&mut session, &wants(3)).unwrap();
     deliver(&mut session, &wants(1)).unwrap();
     assert_eq!(
-        told(&mut session),
+        notified(&mut session),
         None,
         "repeated and late: the answer is out"
     );
@@ -160,7 +160,7 @@ fn a_nearer_ask_is_answered_before_a_farther_one() {
         }
         for (now, heard) in [(2, None), (3, Some(3)), (5, None), (6, Some(6))] {
             session.released(1, &acknowledged(now));
-            let answer = told(&mut session).map(|told| told.acknowledged);
+            let answer = notified(&mut session).map(|notified| notified.acknowledged);
             assert_eq!(answer, heard, "{order:?}: {now} are acknowledged");
         }
     }
@@ -183,7 +183,7 @@ fn an_end_asks_on_until_the_farthest_is_answered() {
         (9, Some(10)),
         (10, None),
     ] {
-        deliver(&mut session, &told_by_peer(1, acknowledged(heard))).unwrap();
+        deliver(&mut session, &notified_by_peer(1, acknowledged(heard))).unwrap();
         let next: Vec<_> = next
             .map(|next| asks(Ask::acknowledged(next)))
             .into_iter()
@@ -195,8 +195,8 @@ fn an_end_asks_on_until_the_farthest_is_answered() {
     publish(&mut session, 10);
     session.ask(1, Ask::acknowledged(10));
     drain(&mut session);
-    deliver(&mut session, &told_by_peer(1, acknowledged(5))).unwrap();
-    deliver(&mut session, &told_by_peer(1, acknowledged(10))).unwrap();
+    deliver(&mut session, &notified_by_peer(1, acknowledged(5))).unwrap();
+    deliver(&mut session, &notified_by_peer(1, acknowledged(10))).unwrap();
     assert_eq!(drain(&mut session).1, []);
 }
 
@@ -208,7 +208,7 @@ fn the_last_ask_takes_the_place_of_nearer_ones() {
     session.ask(1, Ask::received(5));
     session.ask_last(1, Ask::received(10));
     assert_eq!(drain(&mut session).1, [asks(Ask::received(10))]);
-    deliver(&mut session, &told_by_peer(1, counters(5))).unwrap();
+    deliver(&mut session, &notified_by_peer(1, counters(5))).unwrap();
     assert_eq!(drain(&mut session).1, []);
 }
 
@@ -252,7 +252,7 @@ fn an_ask_for_an_acknowledgement_reaches_the_application() {
             ..counters(1)
         },
     );
-    let answer = told(&mut session).unwrap();
+    let answer = notified(&mut session).unwrap();
     assert!(answer.acknowledgement_ended && !session.ends.is_asked(1));
     // The close tells everything about an end that is gone here.
     let late = control(&Control::Ask {
@@ -278,9 +278,12 @@ fn an_end_tells_of_as_few_messages_as_it_is_asked_to() {
         deliver(&mut session, &one).unwrap();
     }
     session.released(1, &counters(1));
-    assert_eq!(told(&mut session), None);
+    assert_eq!(notified(&mut session), None);
     session.released(1, &counters(2));
-    assert_eq!(told(&mut session).map(|told| told.released), Some(2));
+    assert_eq!(
+        notified(&mut session).map(|notified| notified.released),
+        Some(2)
+    );
 }
 
 /// News that no sender waits for must not stand in front of news that a sender waits for.
@@ -302,7 +305,7 @@ fn an_ask_overtakes_the_news_of_other_ends() {
     session.released(1, &counters(1));
     session.released(2, &counters(1));
     assert_eq!(
-        told(&mut session),
+        notified(&mut session),
         None,
         "nobody waits, and half a window is more"
     );
@@ -324,7 +327,7 @@ fn an_ask_overtakes_the_news_of_other_ends() {
             events[..],
             [
                 SessionEvent::Asked { end: 2 },
-                SessionEvent::Told { end: 2, .. }
+                SessionEvent::Notified { end: 2, .. }
             ]
         ),
         "{events:?}"

@@ -113,10 +113,10 @@ pub(super) fn drain(session: &mut Session) -> (Vec<SessionEvent>, Vec<Control>) 
 }
 
 /// Returns the counters that the sender of end 1 hears without anything else going out.
-pub(super) fn told(session: &mut Session) -> Option<Counters> {
+pub(super) fn notified(session: &mut Session) -> Option<Counters> {
     let (events, _) = drain(session);
     events.into_iter().find_map(|event| match event {
-        SessionEvent::Told { counters, .. } => Some(counters),
+        SessionEvent::Notified { counters, .. } => Some(counters),
         _ => None,
     })
 }
@@ -268,7 +268,7 @@ pub(super) fn ask(ask: Ask) -> Vec<u8> {
     control(&Control::Ask { channel: PEER, ask })
 }
 
-pub(super) fn told_by_peer(channel: u32, counters: Counters) -> Vec<u8> {
+pub(super) fn notified_by_peer(channel: u32, counters: Counters) -> Vec<u8> {
     let extension = Extension {
         counters: Some((channel, counters)),
         credit: None,

@@ -124,7 +124,7 @@ fn offered_rail(sequence: u64, rail: u8, key: u32) -> Vec<u8> {
 
 fn told_of(session: &mut Session) -> Vec<(u64, bool)> {
     let (events, _) = drain(session);
-    let told = events.into_iter().filter_map(|event| match event {
+    let notified = events.into_iter().filter_map(|event| match event {
         SessionEvent::LargeAnnounced {
             sequence,
             is_offered,
@@ -132,7 +132,7 @@ fn told_of(session: &mut Session) -> Vec<(u64, bool)> {
         } => Some((sequence, is_offered)),
         _ => None,
     });
-    told.collect()
+    notified.collect()
 }
 
 fn chunk_of(sequence: u64, offset: u64, bytes: usize) -> Chunk {
@@ -389,7 +389,7 @@ fn a_receiver_of_which_two_messages_are_read_says_that_it_is_closed() {
     session.released(1, &counters(0));
     let (events, said) = drain(&mut session);
     assert!(matches!(said[..], [Control::Close { .. }]), "{said:?}");
-    let received = |event: &SessionEvent| matches!(event, SessionEvent::Told { counters, .. } if counters.received > 0);
+    let received = |event: &SessionEvent| matches!(event, SessionEvent::Notified { counters, .. } if counters.received > 0);
     assert!(!events.iter().any(received), "{events:?}");
 }
 
@@ -458,7 +458,7 @@ fn over_new_wires_messages_are_offered_anew() {
     drain(&mut session);
     let known = Control::Known {
         end: 1,
-        heard_close: false,
+        received_close: false,
         receiver: Some(KnownReceiver {
             arrived: 2,
             arrived_position: first_position(ALIGNMENT) + 2 * 8,
@@ -495,15 +495,15 @@ fn over_new_wires_without_offers_messages_are_granted() {
     drain(&mut session);
     let known = Control::Known {
         end: 1,
-        heard_close: false,
+        received_close: false,
         receiver: None,
     };
     deliver(&mut session, &control(&known)).unwrap();
     deliver(&mut session, &control(&Control::Resumed { newest_end: 1 })).unwrap();
     let (events, said) = drain(&mut session);
-    let told =
+    let notified =
         |event: &&SessionEvent| matches!(event, SessionEvent::LargeAnnounced { sequence: 2, .. });
-    assert_eq!(events.iter().filter(told).count(), 1, "{events:?}");
+    assert_eq!(events.iter().filter(notified).count(), 1, "{events:?}");
     let granted = Control::Grant {
         channel: PEER,
         sequence: 1,

@@ -26,10 +26,10 @@ fn break_wires(session: &mut Session) -> Vec<Control> {
     drain(session).1
 }
 
-fn known(end: u32, heard_close: bool, receiver: Option<KnownReceiver>) -> Vec<u8> {
+fn known(end: u32, received_close: bool, receiver: Option<KnownReceiver>) -> Vec<u8> {
     control(&Control::Known {
         end,
-        heard_close,
+        received_close,
         receiver,
     })
 }
@@ -84,7 +84,7 @@ fn messages_that_did_not_arrive_are_replayed() {
     let list = break_wires(&mut session);
     let theirs = Control::Known {
         end: PEER,
-        heard_close: false,
+        received_close: false,
         receiver: None,
     };
     assert_eq!(list, [theirs, Control::Resumed { newest_end: PEER }]);
@@ -206,21 +206,21 @@ fn an_ask_is_repeated_after_a_break_unless_releases_answer_it() {
 
 #[test]
 fn a_lost_close_is_sent_again_and_one_that_was_heard_is_not() {
-    for heard_close in [false, true] {
+    for received_close in [false, true] {
         let mut session = sent_three();
         session.ends.close_sender(1, 3, CloseReason::Dropped);
         drain(&mut session);
         break_wires(&mut session);
         // The end may be closed there too, and take no records.
-        let arrived = if heard_close { 0 } else { 3 };
+        let arrived = if received_close { 0 } else { 3 };
         deliver(
             &mut session,
-            &known(1, heard_close, Some(receiver(arrived, 0))),
+            &known(1, received_close, Some(receiver(arrived, 0))),
         )
         .unwrap();
         deliver(&mut session, &resumed(1)).unwrap();
         let (events, said) = drain(&mut session);
-        let is_said = matches!(
+        let is_sent = matches!(
             said[..],
             [Control::Close {
                 end: 1,
@@ -228,7 +228,7 @@ fn a_lost_close_is_sent_again_and_one_that_was_heard_is_not() {
                 ..
             }]
         );
-        assert_eq!(is_said, !heard_close, "{said:?}");
+        assert_eq!(is_sent, !received_close, "{said:?}");
         assert_eq!(events.last(), Some(&SessionEvent::Resumed { replayed: 0 }));
     }
 }
@@ -306,7 +306,7 @@ fn a_large_message_that_was_cut_begins_anew() {
     deliver(&mut session, &chunk(1, 100)).unwrap();
     session.handle_large_complete(1);
     assert_eq!(
-        told(&mut session).map(|counters| counters.received),
+        notified(&mut session).map(|counters| counters.received),
         Some(1)
     );
 }

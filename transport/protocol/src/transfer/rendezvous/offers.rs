@@ -140,7 +140,7 @@ impl Transfers {
         transfer.offer = memory.map_or(OfferState::No, OfferState::Made);
         Some(Offered {
             length: transfer.length,
-            is_new: !std::mem::replace(&mut transfer.is_told, true),
+            is_new: !std::mem::replace(&mut transfer.is_notified, true),
             granted: transfer.granted.map(|way| (way, transfer.allowed)),
         })
     }

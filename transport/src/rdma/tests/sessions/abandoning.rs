@@ -79,10 +79,10 @@ impl Accepted {
 
     /// Panics unless the only events are that the session was up, and then over for certain.
     fn check_over(&self) {
-        let told = std::iter::from_fn(|| self.runtime.next_event(Patience::None));
-        let told: Vec<_> = told.map(|event| event.what).collect();
-        let [What::Connected { .. }, What::Gone { cause }] = &told[..] else {
-            panic!("{told:?}");
+        let notified = std::iter::from_fn(|| self.runtime.next_event(Patience::None));
+        let notified: Vec<_> = notified.map(|event| event.what).collect();
+        let [What::Connected { .. }, What::Gone { cause }] = &notified[..] else {
+            panic!("{notified:?}");
         };
         let certain = matches!(cause, EndCause::PeerGone { certain: true, .. });
         assert!(certain, "{cause}");

@@ -82,16 +82,16 @@ fn messages_have_the_time_at_which_the_device_had_them_if_it_is_wanted() {
         };
         let stage = Stage::on(fake, wanted);
         let (mut sender, mut receiver) = stage.channel("times", WINDOW);
-        let mut told = Vec::new();
+        let mut notified = Vec::new();
         for (number, length) in lengths.into_iter().enumerate() {
             stage.fake.set_clock(1000 * number as u64);
             send(&mut sender, number as u64, length);
             stage.settle();
             let mut message = receiver.poll().unwrap().unwrap();
             message.detach();
-            told.extend(message.received_at());
+            notified.extend(message.received_at());
         }
-        let apart: Vec<_> = told
+        let apart: Vec<_> = notified
             .windows(2)
             .map(|two| two[1].get() - two[0].get())
             .collect();

@@ -204,18 +204,18 @@ fn behind_the_end_of_a_session_nothing_is_told_of_it() {
         link.core.common.tell(recovered(), context);
         link.core.fail("planted again", context);
     });
-    let told = std::iter::from_fn(|| node.runtime.next_event(Patience::None));
-    let told: Vec<_> = told.map(|event| event.what).collect();
+    let notified = std::iter::from_fn(|| node.runtime.next_event(Patience::None));
+    let notified: Vec<_> = notified.map(|event| event.what).collect();
     assert!(
         matches!(
-            told[..],
+            notified[..],
             [
                 What::Connected { .. },
                 What::Recovered { .. },
                 What::Gone { .. }
             ]
         ),
-        "{told:?}"
+        "{notified:?}"
     );
 }
 

@@ -88,14 +88,14 @@ fn a_port_without_sessions_is_closed_as_well() {
     let fake = one_device();
     let rdma_port = open_port(&fake, settings());
     let runtime = runtime(Driver::Threads);
-    runtime.care_for(&rdma_port).unwrap();
+    runtime.attach_port(&rdma_port).unwrap();
     fake.change(DEVICE, |device| device.is_listed = false);
     let until = Instant::now() + PATIENCE;
     while !fake.alive().is_empty() {
         assert!(Instant::now() < until, "left: {:?}", fake.alive());
         std::thread::sleep(Duration::from_millis(10));
     }
-    assert!(runtime.care_for(&rdma_port).is_err());
+    assert!(runtime.attach_port(&rdma_port).is_err());
 }
 
 #[test]

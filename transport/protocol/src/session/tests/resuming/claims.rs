@@ -103,7 +103,7 @@ fn lies_about_what_is_known_are_found_out() {
     ];
     for (what, frames, expected) in lies {
         let mut session = sent_three();
-        deliver(&mut session, &told_by_peer(1, counters(1))).unwrap();
+        deliver(&mut session, &notified_by_peer(1, counters(1))).unwrap();
         drain(&mut session);
         break_wires(&mut session);
         let (last, before) = frames.split_last().expect("some frames");
@@ -154,7 +154,7 @@ proptest! {
         session.open(Role::Receiver, "other", spec()).unwrap();
         drain(&mut session);
         break_wires(&mut session);
-        for (end, heard_close, receiver) in said {
+        for (end, received_close, receiver) in said {
             let receiver = receiver.map(
                 |(arrived, arrived_position, received, released, released_position)| KnownReceiver {
                     arrived,
@@ -162,7 +162,7 @@ proptest! {
                     counters: Counters { received, released, released_position, ..Counters::default() },
                 },
             );
-            if deliver(&mut session, &known(end, heard_close, receiver)).is_err() {
+            if deliver(&mut session, &known(end, received_close, receiver)).is_err() {
                 return Ok(());
             }
         }

@@ -151,7 +151,7 @@ impl Row {
             self.repair();
         }
         self.go_on();
-        self.told(fact, &mut outcome);
+        self.notified(fact, &mut outcome);
         self.arrived(&mut outcome);
         outcome
     }
@@ -349,35 +349,37 @@ impl Row {
     }
 
     /// Adds what the listener to the first node's events was told about the session.
-    fn told(&self, fact: Fact, outcome: &mut String) {
+    fn notified(&self, fact: Fact, outcome: &mut String) {
         let node = &self.test.stage.nodes[0];
         let ours = node.session.peer().address;
-        let mut told = Vec::new();
+        let mut notified = Vec::new();
         while let Some(event) = node.runtime.next_event(Patience::None) {
             if event.address != ours {
                 continue;
             }
             match event.what {
                 What::Suspended { cause, .. } => {
-                    told.push(format!("suspended by {}", self.told_cause(fact, &cause)));
+                    notified.push(format!("suspended by {}", self.told_cause(fact, &cause)));
                 }
-                What::Resumed { replayed, .. } => told.push(format!("resumed, {replayed} again")),
-                What::FabricChanged { from, to, .. } => told.push(format!("{from} to {to}")),
+                What::Resumed { replayed, .. } => {
+                    notified.push(format!("resumed, {replayed} again"))
+                }
+                What::FabricChanged { from, to, .. } => notified.push(format!("{from} to {to}")),
                 What::Gone { cause } => {
                     // A report of the break may or may not have come before, depending on timing.
-                    told.retain(|one| !one.starts_with("suspended"));
-                    told.push(format!("over by {}", self.told_cause(fact, &cause)));
+                    notified.retain(|one| !one.starts_with("suspended"));
+                    notified.push(format!("over by {}", self.told_cause(fact, &cause)));
                 }
                 What::Connected { .. } => {}
-                other => told.push(format!("{other:?}")),
+                other => notified.push(format!("{other:?}")),
             }
         }
-        let told = if told.is_empty() {
+        let notified = if notified.is_empty() {
             vec!["nothing".to_owned()]
         } else {
-            told
+            notified
         };
-        write!(outcome, "; told {}", told.join(", ")).unwrap();
+        write!(outcome, "; told {}", notified.join(", ")).unwrap();
     }
 
     /// Returns a cause, with its text unless the fact is a status or an event.

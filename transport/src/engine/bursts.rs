@@ -4,12 +4,12 @@ use std::time::{Duration, Instant};
 
 /// Recent news that threads left while no thread was awake for the engine.
 #[derive(Debug, Default)]
-pub(crate) struct Errands {
+pub(crate) struct BurstDetector {
     last: Option<Instant>,
     in_a_row: u32,
 }
 
-impl Errands {
+impl BurstDetector {
     /// Notes an errand. Returns whether errands come so fast that a thread should stay awake for
     /// them.
     pub(crate) fn is_stream(&mut self, now: Instant) -> bool {
