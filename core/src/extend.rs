@@ -31,7 +31,7 @@ pub use ibex_transport::{
         CallTime, CallTimes, DrainParticipant, NodeState, SessionShared, TakenName,
         has_more_rights_than_its_user,
     },
-    runtime::{EventLoop, Looks, Runtime},
+    runtime::{EventLoop, PollTarget, Runtime},
 };
 #[cfg(feature = "verbs")]
 pub use ibex_verbs::LockedMemory;

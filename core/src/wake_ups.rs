@@ -12,7 +12,7 @@ use std::{
 };
 
 use ibex_ring::parking::{AtSlot, ReadySet, Ticket, Wakers};
-use ibex_transport::runtime::{Looks, Runtime};
+use ibex_transport::runtime::{PollTarget, Runtime};
 
 /// Wake-ups by everything that has the waker. There is at most one item, which says that there was
 /// one.
@@ -53,11 +53,13 @@ impl WakeUps {
 
     /// Waits until there is a wake-up. Returns false if the time is up.
     pub fn wait(&self, runtime: &Runtime, deadline: Option<Instant>) -> bool {
-        let look = || self.has_any().then_some(());
+        let check = || self.has_any().then_some(());
         let mut held = None;
-        let condition = AtSlot::new(self.set.waiters(), &mut held, look);
+        let condition = AtSlot::new(self.set.waiters(), &mut held, check);
         // What wakes may be sessions of several engines.
-        runtime.wait(deadline, Looks::Socket, condition).is_ok()
+        runtime
+            .wait(deadline, PollTarget::Socket, condition)
+            .is_ok()
     }
 
     /// Returns whether there was a wake-up that is not forgotten.

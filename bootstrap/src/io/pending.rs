@@ -45,7 +45,7 @@ pub(super) struct PendingHandshake {
     // Shared memory.
     unix: UnixMeeting,
     /// It is known whether there are descriptors for a session.
-    has_looked: bool,
+    has_polled: bool,
 
     // RDMA.
     pair: Option<Box<dyn VerbsPair>>,
@@ -84,7 +84,7 @@ impl PendingHandshake {
     ) -> PendingHandshake {
         PendingHandshake {
             // A dialer looks for descriptors before it connects.
-            has_looked: machine.side() == Party::Dialer,
+            has_polled: machine.side() == Party::Dialer,
             machine,
             address,
             began: now,
@@ -107,7 +107,7 @@ impl PendingHandshake {
                 false => HandshakeProgress::Gone,
             };
         }
-        self.look_for_descriptors();
+        self.check_for_descriptors();
         self.read();
         self.hear_unix(watch);
         self.unix.hear_visitors(&mut self.machine, watch);
@@ -384,9 +384,9 @@ impl PendingHandshake {
 
     /// Checks at an accepting end whether this process may open the files of one more session, once
     /// the peer has said Hello: a stranger that says nothing costs less.
-    fn look_for_descriptors(&mut self) {
-        if !self.has_looked && self.has_hello() {
-            self.has_looked = true;
+    fn check_for_descriptors(&mut self) {
+        if !self.has_polled && self.has_hello() {
+            self.has_polled = true;
             self.keep_descriptors();
         }
     }

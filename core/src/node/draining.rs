@@ -166,7 +166,7 @@ fn drain(
         let now = Instant::now();
         let is_late = deadline.is_some_and(|deadline| deadline <= now);
         let has_time = !is_late && !runtime.is_closed() && is_wanted();
-        let soon = now + LOOK_AGAIN;
+        let soon = now + CHECK_AGAIN;
         let until = deadline.map_or(soon, |deadline| deadline.min(soon));
         // When no time is left, one turn runs, if callers turn the engine.
         runtime.go_on_until(if has_time { until } else { now });
@@ -252,4 +252,4 @@ impl DrainWait {
 }
 
 /// The pause between two looks at whether peers have everything that was sent to them.
-const LOOK_AGAIN: Duration = Duration::from_millis(2);
+const CHECK_AGAIN: Duration = Duration::from_millis(2);

@@ -383,7 +383,7 @@ where
 {
     type Output = Result<(), Unsent>;
 
-    fn look(&mut self) -> Option<Self::Output> {
+    fn check(&mut self) -> Option<Self::Output> {
         match self.found.take() {
             Some(found) => Some(found),
             None => self.outbox.attempt(self.frame, None).done(),

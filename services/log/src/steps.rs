@@ -137,7 +137,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
 
     /// Looks whether the far end has given up a message before `position` without acknowledging it.
     /// Returns true if the wait for `position` begins anew. Leaves no waker.
-    pub(super) fn look_acked<L: LogSource<T, C>>(
+    pub(super) fn poll_acked<L: LogSource<T, C>>(
         &mut self,
         log: &mut L,
         position: u64,

@@ -13,7 +13,7 @@ use std::{
 use ibex_core::{
     Selectable,
     extend::{
-        Awaited, AwaitedEnd, AwaitedSource, EventLoop, Looks, Runtime, SendHandle, WakeUps,
+        Awaited, AwaitedEnd, AwaitedSource, EventLoop, PollTarget, Runtime, SendHandle, WakeUps,
         parking::{self, Condition},
     },
 };
@@ -27,7 +27,7 @@ pub(crate) struct UntilQuorum<'a> {
     lacking: usize,
     /// The messages that were sent, and whose acknowledgements would show the position.
     awaited: Vec<(&'a mut SendHandle, u64)>,
-    looks: Looks,
+    poll_target: PollTarget,
     /// The peers were asked to tell of acknowledgements.
     has_asked: bool,
 }
@@ -41,12 +41,12 @@ impl<'a> UntilQuorum<'a> {
         lacking: usize,
         channels: Vec<Option<(&'a mut SendHandle, Option<u64>)>>,
     ) -> Self {
-        let looks = channels.iter().map(|channel| match channel {
-            Some((handle, _)) => handle.session().looks(),
+        let poll_target = channels.iter().map(|channel| match channel {
+            Some((handle, _)) => handle.session().poll_target(),
             // What brings a session or an answer comes by a socket.
-            None => Looks::Socket,
+            None => PollTarget::Socket,
         });
-        let looks = looks.max().unwrap_or(Looks::Socket);
+        let poll_target = poll_target.max().unwrap_or(PollTarget::Socket);
         let channels = channels.into_iter().flatten();
         let awaited = channels.filter_map(|(handle, message)| Some((handle, message?)));
         Self {
@@ -54,19 +54,19 @@ impl<'a> UntilQuorum<'a> {
             news,
             lacking,
             awaited: awaited.collect(),
-            looks,
+            poll_target,
             has_asked: false,
         }
     }
 
     /// Waits on this thread. Returns false if the time is up.
     pub(crate) fn wait(&mut self, deadline: Option<Instant>) -> bool {
-        if self.look().is_some() {
+        if self.check().is_some() {
             return true;
         }
         self.missed(true);
-        let (runtime, looks) = (self.runtime, self.looks);
-        runtime.wait(deadline, looks, self).is_ok()
+        let (runtime, poll_target) = (self.runtime, self.poll_target);
+        runtime.wait(deadline, poll_target, self).is_ok()
     }
 
     fn each(&mut self, mut act: impl FnMut(&mut dyn AwaitedEnd)) {
@@ -79,7 +79,7 @@ impl<'a> UntilQuorum<'a> {
 impl Condition for UntilQuorum<'_> {
     type Output = ();
 
-    fn look(&mut self) -> Option<()> {
+    fn check(&mut self) -> Option<()> {
         if self.lacking == 0 || self.news.has_any() {
             return Some(());
         }
@@ -119,8 +119,8 @@ impl AwaitedEnd for UntilQuorum<'_> {
         self.runtime.event_loops()
     }
 
-    fn looks(&self) -> Looks {
-        self.looks
+    fn poll_target(&self) -> PollTarget {
+        self.poll_target
     }
 
     fn missed(&mut self, waits: bool) {
@@ -141,7 +141,7 @@ impl Future for UntilQuorum<'_> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let until = &mut *self;
-        if !until.has_asked && until.look().is_none() {
+        if !until.has_asked && until.check().is_none() {
             until.has_asked = true;
             until.missed(true);
         }

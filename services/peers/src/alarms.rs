@@ -19,7 +19,7 @@ struct SetAlarms {
     wakers: BTreeMap<AlarmKey, Waker>,
     serial: u64,
     /// The keeper looks at the alarms then, also if that alarm was taken back.
-    next_look: Option<Instant>,
+    next_check: Option<Instant>,
     is_over: bool,
 }
 
@@ -50,9 +50,9 @@ impl TaskAlarms {
         let key = (at, alarms.serial);
         let before = held.replace(key).and_then(|key| alarms.wakers.remove(&key));
         alarms.wakers.insert(key, waker);
-        let is_sooner = alarms.next_look.is_none_or(|look| at < look);
+        let is_sooner = alarms.next_check.is_none_or(|check| at < check);
         if is_sooner {
-            alarms.next_look = Some(at);
+            alarms.next_check = Some(at);
         }
         drop(alarms);
         drop(before);
@@ -71,8 +71,8 @@ impl TaskAlarms {
     /// Returns the time of the first alarm, at which the keeper looks next.
     pub(super) fn next(&self) -> Option<Instant> {
         let mut alarms = self.lock();
-        alarms.next_look = alarms.wakers.keys().next().map(|(at, _)| *at);
-        alarms.next_look
+        alarms.next_check = alarms.wakers.keys().next().map(|(at, _)| *at);
+        alarms.next_check
     }
 
     /// Calls the wakers whose time has come.

@@ -175,11 +175,11 @@ impl Board {
         ended: Option<&Peer>,
         patience: Patience,
     ) -> BoardPoll<Peer> {
-        self.wait(patience, || self.look_for(address, ended))
+        self.wait(patience, || self.check_for(address, ended))
     }
 
     pub(super) fn next_event(&self, patience: Patience) -> Option<PeersEvent> {
-        self.wait(patience, || self.look_event()).flatten()
+        self.wait(patience, || self.poll_event()).flatten()
     }
 
     /// Polls for the peer that [`next_peer`](Self::next_peer) waits for.
@@ -190,7 +190,7 @@ impl Board {
         held: &mut Option<Ticket>,
         waker: &Waker,
     ) -> Poll<Option<Peer>> {
-        self.poll(held, waker, || self.look_for(address, ended))
+        self.poll(held, waker, || self.check_for(address, ended))
     }
 
     pub(super) fn poll_event(
@@ -198,7 +198,7 @@ impl Board {
         held: &mut Option<Ticket>,
         waker: &Waker,
     ) -> Poll<Option<PeersEvent>> {
-        self.poll(held, waker, || self.look_event())
+        self.poll(held, waker, || self.poll_event())
     }
 
     /// Takes back the ticket that a poll left.
@@ -209,7 +209,7 @@ impl Board {
     pub(super) fn wait<T>(
         &self,
         patience: Patience,
-        mut look: impl FnMut() -> BoardPoll<T>,
+        mut check: impl FnMut() -> BoardPoll<T>,
     ) -> BoardPoll<T> {
         if fork::is_child() {
             return Some(None);
@@ -217,9 +217,9 @@ impl Board {
         match patience {
             Patience::None => {
                 self.runtime.turn_for_caller();
-                look()
+                check()
             }
-            Patience::Until(deadline) => self.runtime.wait_at(&self.waiters, deadline, look).ok(),
+            Patience::Until(deadline) => self.runtime.wait_at(&self.waiters, deadline, check).ok(),
         }
     }
 
@@ -227,15 +227,15 @@ impl Board {
         &self,
         held: &mut Option<Ticket>,
         waker: &Waker,
-        look: impl FnMut() -> BoardPoll<T>,
+        check: impl FnMut() -> BoardPoll<T>,
     ) -> Poll<Option<T>> {
         if fork::is_child() {
             return Poll::Ready(None);
         }
-        self.runtime.poll_at(&self.waiters, held, waker, look)
+        self.runtime.poll_at(&self.waiters, held, waker, check)
     }
 
-    fn look_for(&self, address: &str, ended: Option<&Peer>) -> BoardPoll<Peer> {
+    fn check_for(&self, address: &str, ended: Option<&Peer>) -> BoardPoll<Peer> {
         let shown = self.lock();
         let has_ended = |peer: &&Peer| ended.is_some_and(|ended| ended.is_same_session(peer));
         let is_there = |peer: &&Peer| !has_ended(peer) && !peer.is_ending();
@@ -245,7 +245,7 @@ impl Board {
         }
     }
 
-    fn look_event(&self) -> BoardPoll<PeersEvent> {
+    fn poll_event(&self) -> BoardPoll<PeersEvent> {
         let mut shown = self.lock();
         match shown.events.pop_front() {
             Some(event) => Some(Some(event)),

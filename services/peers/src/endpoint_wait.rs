@@ -55,7 +55,7 @@ impl<T> Future for EndpointWait<'_, T> {
         let (endpoints, waker) = (this.endpoints, context.waker());
         loop {
             let (tried, held) = (&mut *this.tried, &mut this.held);
-            let polled = endpoints.board.poll(held, waker, || endpoints.look(tried));
+            let polled = endpoints.board.poll(held, waker, || endpoints.check(tried));
             let Poll::Ready(found) = polled else {
                 break;
             };
@@ -126,7 +126,7 @@ impl<T> Endpoints<T> {
                 return Poll::Pending;
             }
             // Before the look at the board, whose end comes before that of the alarms.
-            alarm.set_within(LOOK_FOR_OPEN, context.waker());
+            alarm.set_within(POLL_FOR_OPEN, context.waker());
             let is_over = self.board.is_over();
             match self.is_open(endpoint) {
                 Some(false) if is_over || self.is_served_elsewhere(tried) => {
@@ -167,4 +167,4 @@ impl<T> Drop for HeldAlarm<'_, T> {
 }
 
 /// The time after which a task that waits for a peer to open its end looks whether another one has.
-const LOOK_FOR_OPEN: Duration = Duration::from_millis(100);
+const POLL_FOR_OPEN: Duration = Duration::from_millis(100);

@@ -68,7 +68,7 @@ pub enum NoEndpoint {
 }
 
 /// Result of a look for an endpoint.
-pub(super) enum EndpointLook<T> {
+pub(super) enum EndpointPoll<T> {
     Chosen(ChosenEndpoint<T>),
     /// The board has changed.
     Stale,
@@ -109,10 +109,10 @@ impl<T> Endpoints<T> {
         deadline: Option<Instant>,
     ) -> Result<ChosenEndpoint<T>, NoEndpoint> {
         loop {
-            let mut found = self.look(tried);
+            let mut found = self.check(tried);
             if found.is_none() {
                 let patience = Patience::Until(soonest(deadline, tried.pause_until()));
-                found = self.board.wait(patience, || self.look(tried));
+                found = self.board.wait(patience, || self.check(tried));
             }
             match self.result(found) {
                 Some(result) => return result,
@@ -176,22 +176,22 @@ impl<T> Endpoints<T> {
     /// Returns what a look has found. `None` says that another look is needed.
     pub(super) fn result(
         &self,
-        found: BoardPoll<EndpointLook<T>>,
+        found: BoardPoll<EndpointPoll<T>>,
     ) -> Option<Result<ChosenEndpoint<T>, NoEndpoint>> {
         match found? {
-            Some(EndpointLook::Chosen(endpoint)) => Some(Ok(endpoint)),
-            Some(EndpointLook::Excluded) => Some(Err(NoEndpoint::Excluded)),
+            Some(EndpointPoll::Chosen(endpoint)) => Some(Ok(endpoint)),
+            Some(EndpointPoll::Excluded) => Some(Err(NoEndpoint::Excluded)),
             None => Some(Err(NoEndpoint::Ended)),
-            Some(EndpointLook::Stale) => {
+            Some(EndpointPoll::Stale) => {
                 self.refresh();
                 None
             }
-            Some(EndpointLook::Paused) => None,
+            Some(EndpointPoll::Paused) => None,
         }
     }
 
     /// Looks for an endpoint. Takes short locks, and opens no handle.
-    pub(super) fn look(&self, tried: &mut Tried) -> BoardPoll<EndpointLook<T>> {
+    pub(super) fn check(&self, tried: &mut Tried) -> BoardPoll<EndpointPoll<T>> {
         if fork::is_child() {
             return Some(None);
         }
@@ -203,7 +203,7 @@ impl<T> Endpoints<T> {
             }
             // While another thread opens handles, there are those that it found.
             if !self.is_refreshing.load(Ordering::Relaxed) {
-                return Some(Some(EndpointLook::Stale));
+                return Some(Some(EndpointPoll::Stale));
             }
         }
         let now = Instant::now();
@@ -211,18 +211,18 @@ impl<T> Endpoints<T> {
         let mut best = self.best(&all, tried);
         if best.is_empty() {
             let are_excluded = !is_stale && all.iter().any(|endpoint| endpoint.is_usable());
-            return are_excluded.then_some(Some(EndpointLook::Excluded));
+            return are_excluded.then_some(Some(EndpointPoll::Excluded));
         }
         best.retain(|endpoint| !tried.has(&endpoint.peer));
         if best.is_empty() {
             let has_begun = tried.begin_pause(now);
-            return has_begun.then_some(Some(EndpointLook::Paused));
+            return has_begun.then_some(Some(EndpointPoll::Paused));
         }
         if best.iter().any(|endpoint| !endpoint.is_avoided(now)) {
             best.retain(|endpoint| !endpoint.is_avoided(now));
         }
         let chosen = Self::less_busy_of_two(&best)?;
-        Some(Some(EndpointLook::Chosen(ChosenEndpoint::new(chosen))))
+        Some(Some(EndpointPoll::Chosen(ChosenEndpoint::new(chosen))))
     }
 
     /// Returns the endpoints, and whether they do not follow the board any more.

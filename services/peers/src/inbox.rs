@@ -59,20 +59,20 @@ impl Inbox {
 
     /// Returns the next news; `None` when `due` has come, or at once after the stop.
     pub(super) fn next(&self, due: Option<Instant>) -> Option<News> {
-        let look = || match self.is_stopped() {
+        let check = || match self.is_stopped() {
             true => Some(None),
             false => self.news.pop().map(Some),
         };
         let mut held = None;
-        let news = AtSlot::new(self.news.waiters(), &mut held, look);
+        let news = AtSlot::new(self.news.waiters(), &mut held, check);
         parking::block(news, due).ok().flatten()
     }
 
     /// Waits for `pause`, or until the inbox is stopped. Returns whether the keeper goes on.
     pub(super) fn pause(&self, pause: Duration) -> bool {
         let mut held = None;
-        let look = || self.is_stopped().then_some(());
-        let stopped = AtSlot::new(&self.discovery, &mut held, look);
+        let check = || self.is_stopped().then_some(());
+        let stopped = AtSlot::new(&self.discovery, &mut held, check);
         parking::block(stopped, Instant::now().checked_add(pause)).is_err()
     }
 

@@ -140,8 +140,8 @@ impl Keeper {
             match self.inbox.next(self.next_due()) {
                 Some(News::Found(addresses)) => self.found(addresses),
                 Some(News::NotFound(error, next_attempt)) => self.not_found(error, next_attempt),
-                Some(News::Dialed(address)) => self.look_at_attempt(&address),
-                Some(News::Changed(address)) => self.look_at(&address),
+                Some(News::Dialed(address)) => self.check_attempt(&address),
+                Some(News::Changed(address)) => self.check(&address),
                 Some(News::Closed) => break,
                 Some(News::Alarm) | None => {}
             }
@@ -240,14 +240,14 @@ impl Keeper {
                         kept.place = AddressState::Dialing(connecting);
                     }
                     // The outcome may have come already, and is waited for from here on.
-                    self.look_at_attempt(&address);
+                    self.check_attempt(&address);
                 }
                 Err(error) => self.not_reached(&address, error),
             }
         }
     }
 
-    fn look_at_attempt(&mut self, address: &str) {
+    fn check_attempt(&mut self, address: &str) {
         let Some(KeptAddress {
             place: AddressState::Dialing(connecting),
             ..
@@ -347,11 +347,11 @@ impl Keeper {
             peer,
         });
         // The session may be over by now, and is watched from here on.
-        self.look_at(address);
+        self.check(address);
     }
 
     /// Leaves the session with an address if it is over or its peer drains, and begins another.
-    fn look_at(&mut self, address: &str) {
+    fn check(&mut self, address: &str) {
         let Some(kept) = self.kept.get_mut(address) else {
             return;
         };

@@ -225,7 +225,7 @@ impl Node {
 
     /// Checks that a session without wires has nothing to send, whatever its handles want.
     pub(super) fn idle(&mut self, ledger: &Ledger) -> Checked {
-        self.look_at_rings()?;
+        self.poll_rings()?;
         let is_due = self.session.is_due();
         let frame = self
             .session

@@ -43,7 +43,7 @@ const FREE: u32 = 0;
 /// A thread sums.
 const HELD: u32 = 1;
 /// A thread sums, and has to do it again.
-const LOOK_AGAIN: u32 = 2;
+const CHECK_AGAIN: u32 = 2;
 
 /// The progress of a receiver's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +84,7 @@ impl Advance {
         // ADVANCE, pairs with itself and with the release below: a thread that finds the
         // lock free sees all that the last holder did; a thread that marks it makes the
         // cells it saw visible to the holder. Model: loom_advance_looks_again.
-        if self.lock.swap(LOOK_AGAIN, Ordering::AcqRel) == FREE {
+        if self.lock.swap(CHECK_AGAIN, Ordering::AcqRel) == FREE {
             self.run_locked(cells, then);
         }
     }

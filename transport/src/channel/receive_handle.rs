@@ -36,7 +36,7 @@ use crate::{
         state::EndReason,
     },
     node::SessionShared,
-    runtime::BriefLooks,
+    runtime::BriefPolls,
     session::{ChannelError, Counts, EndLabel, FailureReason, coarse_time::CoarseTime},
 };
 
@@ -71,7 +71,7 @@ pub struct ReceiveHandle {
     /// True if the waker that was last taken back had not been used.
     pub(super) has_left_unused: bool,
     /// A record of a task's looks before its waits.
-    pub(super) brief_looks: BriefLooks,
+    pub(super) brief_polls: BriefPolls,
 
     memory_wait: MemoryWait,
     /// The engine does not have the end any more.
@@ -99,7 +99,7 @@ impl ReceiveHandle {
             arm: Arm::new(),
             ticket: None,
             has_left_unused: false,
-            brief_looks: BriefLooks::default(),
+            brief_polls: BriefPolls::default(),
             memory_wait: MemoryWait::default(),
             is_closed: false,
             end,
@@ -225,7 +225,7 @@ impl ReceiveHandle {
         if let Some(times) = &self.end.times {
             // Each message comes here, so that its time is noted.
             self.advance_at = 0;
-            self.end.look_at_released();
+            self.end.check_released();
             times.taken(self.handed_out);
         }
     }
@@ -240,7 +240,7 @@ impl ReceiveHandle {
     fn poll_slow(&mut self) -> Result<Option<RawMessage>, ChannelError> {
         if self.end.times.is_some() {
             self.end.advance(false);
-            self.end.look_at_released();
+            self.end.check_released();
         }
         if self.memory_wait.is_too_soon(&self.end) {
             return Ok(None);

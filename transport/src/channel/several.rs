@@ -13,7 +13,7 @@ use ibex_ring::parking::{Condition, Patience, TimedOut};
 use super::{ReceiveHandle, SendHandle};
 use crate::{
     endpoint::{send_end::SendEnd, send_wait::Registration},
-    runtime::{Driver, EventLoop, Looks, wait_for_any},
+    runtime::{Driver, EventLoop, PollTarget, wait_for_any},
 };
 
 /// Where callers turn the engine, one of this many calls that find an event at once runs a turn. So
@@ -42,7 +42,7 @@ pub trait AwaitedEnd: Condition<Output = ()> + fmt::Debug {
     /// Returns the engines whose turns bring the events.
     fn event_loops(&self) -> &[Arc<EventLoop>];
     /// Returns the kind of look that a waiting call needs.
-    fn looks(&self) -> Looks;
+    fn poll_target(&self) -> PollTarget;
     /// Notes that a call has found nothing, and whether it waits.
     fn missed(&mut self, _waits: bool) {}
 }
@@ -51,7 +51,7 @@ pub trait AwaitedEnd: Condition<Output = ()> + fmt::Debug {
 impl Condition for ReceiveHandle {
     type Output = ();
 
-    fn look(&mut self) -> Option<()> {
+    fn check(&mut self) -> Option<()> {
         self.is_ready().then_some(())
     }
 
@@ -73,8 +73,8 @@ impl AwaitedEnd for ReceiveHandle {
         slice::from_ref(self.session().requests.event_loop())
     }
 
-    fn looks(&self) -> Looks {
-        self.session().looks()
+    fn poll_target(&self) -> PollTarget {
+        self.session().poll_target()
     }
 
     fn missed(&mut self, _waits: bool) {
@@ -94,7 +94,7 @@ impl SendHandle {
     /// Returns whether message `sequence` is acknowledged, or never will be.
     #[must_use]
     pub fn is_answered(&self, sequence: u64) -> bool {
-        fork::is_child() || self.end.look_for(&Ask::acknowledged(sequence)).is_some()
+        fork::is_child() || self.end.check_for(&Ask::acknowledged(sequence)).is_some()
     }
 
     /// Returns the condition that message `sequence` is acknowledged, or never will be, for a wait
@@ -112,8 +112,8 @@ impl SendHandle {
 impl Condition for Acknowledged<'_> {
     type Output = ();
 
-    fn look(&mut self) -> Option<()> {
-        let is_known = fork::is_child() || self.end.look_for(&self.ask).is_some();
+    fn check(&mut self) -> Option<()> {
+        let is_known = fork::is_child() || self.end.check_for(&self.ask).is_some();
         is_known.then_some(())
     }
 
@@ -137,8 +137,8 @@ impl AwaitedEnd for Acknowledged<'_> {
         slice::from_ref(self.end.session.requests.event_loop())
     }
 
-    fn looks(&self) -> Looks {
-        self.end.session.looks()
+    fn poll_target(&self) -> PollTarget {
+        self.end.session.poll_target()
     }
 
     fn missed(&mut self, waits: bool) {
@@ -185,19 +185,19 @@ impl Several {
             several: self,
             ends,
         };
-        if let Some(found) = ready.look() {
+        if let Some(found) = ready.check() {
             let found_so_far = ready.several.found.wrapping_add(1);
             ready.several.found = found_so_far;
             if found_so_far.is_multiple_of(FOUND_PER_TURN) {
                 ready.at(found, |end| {
                     let event_loops = end.event_loops().iter();
-                    event_loops.for_each(|event_loop| event_loop.look_around());
+                    event_loops.for_each(|event_loop| event_loop.poll_all());
                 });
             }
             return Ok(found);
         }
         let event_loop = ready.at(0, |end| end.event_loops()[0].clone());
-        let (mut others, mut looks) = (Vec::new(), Looks::Memory);
+        let (mut others, mut poll_target) = (Vec::new(), PollTarget::Memory);
         ready.for_each(|end| {
             for other in end.event_loops() {
                 let is_known = |known: &Arc<EventLoop>| Arc::ptr_eq(known, other);
@@ -205,7 +205,7 @@ impl Several {
                     others.push(other.clone());
                 }
             }
-            looks = looks.max(end.looks());
+            poll_target = poll_target.max(end.poll_target());
             end.missed(matches!(patience, Patience::Until(_)));
         });
         assert!(
@@ -214,9 +214,9 @@ impl Several {
         );
         let Patience::Until(deadline) = patience else {
             event_loop.poll_in_passing();
-            return ready.look().ok_or(TimedOut);
+            return ready.check().ok_or(TimedOut);
         };
-        wait_for_any((&event_loop, &others), deadline, looks, ready)
+        wait_for_any((&event_loop, &others), deadline, poll_target, ready)
     }
 }
 
@@ -249,11 +249,11 @@ impl AnyReady<'_> {
 impl Condition for AnyReady<'_> {
     type Output = usize;
 
-    fn look(&mut self) -> Option<usize> {
+    fn check(&mut self) -> Option<usize> {
         let (first, count) = (self.several.next, self.ends.count());
         let found = (0..count)
             .map(|step| (first + step) % count)
-            .find(|&number| self.at(number, |end| end.look().is_some()))?;
+            .find(|&number| self.at(number, |end| end.check().is_some()))?;
         self.several.next = found + 1;
         Some(found)
     }

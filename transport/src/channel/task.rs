@@ -38,8 +38,8 @@ use super::{
 use crate::{
     clock,
     endpoint::send_wait::Registration,
-    node::Looks,
-    runtime::{BriefLooks, EventLoop, Gathering},
+    node::PollTarget,
+    runtime::{BriefPolls, EventLoop, Gathering},
 };
 
 /// Wakers and questions of tasks at a sender's handle, one for each kind of wait.
@@ -93,9 +93,9 @@ impl ReceiveHandle {
     fn poll_receive_with(
         &mut self,
         waker: &Waker,
-        may_look: bool,
+        may_poll: bool,
     ) -> Poll<Result<RawMessage, ChannelError>> {
-        let polled = self.take_or_register(waker, may_look);
+        let polled = self.take_or_register(waker, may_poll);
         if polled.is_pending() {
             self.end().watch_open();
         }
@@ -116,7 +116,7 @@ impl ReceiveHandle {
     fn take_or_register(
         &mut self,
         waker: &Waker,
-        may_look: bool,
+        may_poll: bool,
     ) -> Poll<Result<RawMessage, ChannelError>> {
         if !fork::is_child()
             && let Some(message) = self.take()
@@ -124,7 +124,7 @@ impl ReceiveHandle {
             self.leave();
             return Poll::Ready(Ok(message));
         }
-        self.receive_or_register(waker, may_look)
+        self.receive_or_register(waker, may_poll)
     }
 
     /// Looks for a message, and leaves the waker if there is none. Where callers turn the engine,
@@ -134,7 +134,7 @@ impl ReceiveHandle {
     fn receive_or_register(
         &mut self,
         waker: &Waker,
-        may_look: bool,
+        may_poll: bool,
     ) -> Poll<Result<RawMessage, ChannelError>> {
         if fork::is_child() {
             return Poll::Ready(Err(self.used_after_fork()));
@@ -144,15 +144,16 @@ impl ReceiveHandle {
             Err(error) if !error.is_transient() => Err(error),
             Err(_) => {
                 let end = self.end.clone();
-                let may_look =
-                    may_look && self.ticket.is_none() && end.session.looks() == Looks::Memory;
-                let mut brief_looks = mem::take(&mut self.brief_looks);
+                let may_poll = may_poll
+                    && self.ticket.is_none()
+                    && end.session.poll_target() == PollTarget::Memory;
+                let mut brief_polls = mem::take(&mut self.brief_polls);
                 let mut found = Ok(None);
                 let incoming = NextMessage::new(self, &mut found);
                 let event_loop = &**end.session.requests.event_loop();
-                let looks = may_look.then_some((&mut brief_looks, event_loop));
-                let polled = poll_again(looks, waker, incoming, || ());
-                self.brief_looks = brief_looks;
+                let poll_target = may_poll.then_some((&mut brief_polls, event_loop));
+                let polled = poll_again(poll_target, waker, incoming, || ());
+                self.brief_polls = brief_polls;
                 ready!(polled);
                 if let Some(found) = self.found(found) {
                     return Poll::Ready(found);
@@ -376,7 +377,7 @@ struct Entering<'a, F> {
 impl<R, F: FnMut(Entered<'_>) -> Result<R, ChannelError>> Condition for Entering<'_, F> {
     type Output = Result<R, ChannelError>;
 
-    fn look(&mut self) -> Option<Self::Output> {
+    fn check(&mut self) -> Option<Self::Output> {
         let Self { handle, attempt } = self;
         let mut turn = handle.waits.turn.take();
         let done = handle.enter(Patience::None).and_then(|entered| {
@@ -450,17 +451,17 @@ impl Entered<'_> {
 /// Polls `condition`, which the task has just looked at in vain. A task that may look for a moment
 /// before it leaves its waker says where its looks are recorded.
 fn poll_again<C: Condition>(
-    looks: Option<(&mut BriefLooks, &EventLoop)>,
+    poll_target: Option<(&mut BriefPolls, &EventLoop)>,
     waker: &Waker,
     mut condition: C,
     turn: impl FnOnce(),
 ) -> Poll<C::Output> {
-    if let Some((brief_looks, event_loop)) = looks
-        && event_loop.looks_briefly(event_loop.node.config.wait)
-        && brief_looks.is_worth_one()
+    if let Some((brief_polls, event_loop)) = poll_target
+        && event_loop.polls_briefly(event_loop.node.config.wait)
+        && brief_polls.is_worth_one()
     {
-        let found = event_loop.look_at_memory(&mut condition);
-        brief_looks.has_looked(found.is_some());
+        let found = event_loop.poll_memory(&mut condition);
+        brief_polls.has_polled(found.is_some());
         if let Some(found) = found {
             return Poll::Ready(found);
         }
@@ -473,15 +474,15 @@ impl Gathering {
     /// which the task has just looked in vain. Pending until the condition holds after an event of a
     /// member, a session or the node. Where callers turn the engine, this runs a turn.
     ///
-    /// A task that `may_look` looks at memory for a moment first.
+    /// A task that `may_poll` looks at memory for a moment first.
     pub fn poll_until<C: Condition>(
         &self,
-        brief_looks: &mut BriefLooks,
+        brief_polls: &mut BriefPolls,
         waker: &Waker,
-        may_look: bool,
+        may_poll: bool,
         condition: C,
     ) -> Poll<C::Output> {
-        let looks = may_look.then(|| (brief_looks, &*self.event_loops()[0]));
-        poll_again(looks, waker, condition, || self.poll())
+        let poll_target = may_poll.then(|| (brief_polls, &*self.event_loops()[0]));
+        poll_again(poll_target, waker, condition, || self.poll())
     }
 }

@@ -57,7 +57,7 @@ impl Senders {
             }
         }
         if is_busy {
-            common.timers.set(Timer::Leave, now + LOOK_AGAIN);
+            common.timers.set(Timer::Leave, now + CHECK_AGAIN);
         }
     }
 
@@ -290,6 +290,6 @@ impl Core {
 /// Time for which a closing session waits for a thread in the middle of a send.
 const LEAVING_TIMEOUT: Duration = Duration::from_secs(1);
 /// Interval at which the closing session looks whether that thread has left.
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
+const CHECK_AGAIN: Duration = Duration::from_millis(1);
 /// Time that the answer to a goodbye may take.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);

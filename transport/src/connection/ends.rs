@@ -97,7 +97,7 @@ impl Ends {
     }
 
     /// Reports the ends whose waits have lasted for their `open_timeout`.
-    pub(super) fn look_for_openings(
+    pub(super) fn check_for_openings(
         &self,
         now: Instant,
         common: &mut Common,
@@ -147,7 +147,7 @@ impl Ends {
             self.receivers.want_large(id, common, context);
         }
         if was_stalled {
-            stalls::look(self, clock::now(), common, context);
+            stalls::check(self, clock::now(), common, context);
         }
         news || waits
     }

@@ -26,7 +26,7 @@ use crate::{
     clock,
     connection::Context,
     endpoint::send_end::{AskedEvent, Claim, SendEnd},
-    node::Looks,
+    node::PollTarget,
     wire::{AnyWire, Wire},
 };
 
@@ -39,7 +39,7 @@ pub(super) struct SenderSilence {
     /// was asked any question.
     is_asked: bool,
     /// Looks since the last message was sent.
-    looks: u32,
+    poll_target: u32,
     /// Number of a frame that no frame of these messages follows, set once all messages are
     /// released.
     last_frame: Option<u64>,
@@ -65,17 +65,17 @@ impl SenderSilence {
     /// Looks whether the ring was used. The wires may still be reading bytes that are already
     /// released. A device may be done with them without reporting that, until a frame is sent whose
     /// completion it must report, such as a question.
-    fn look(&mut self, end: &SendEnd, wire: &AnyWire) -> RingUse {
+    fn check(&mut self, end: &SendEnd, wire: &AnyWire) -> RingUse {
         // SENT, pairs with `SendEnd::publish`.
         let sent = end.sent.load(Ordering::Acquire);
         if self.sent.replace(sent) != Some(sent) {
             self.is_asked = false;
-            self.looks = 0;
+            self.poll_target = 0;
             self.last_frame = None;
             end.path.take_back_question(&mut self.wish);
             return RingUse::Used;
         }
-        self.looks = self.looks.saturating_add(1);
+        self.poll_target = self.poll_target.saturating_add(1);
         if end.counts().released == sent {
             let last_frame = *self.last_frame.get_or_insert_with(|| {
                 // An earlier question may have been sent before that frame.
@@ -97,7 +97,7 @@ impl Senders {
     /// may be lost; later, the peer's program holds the messages.
     pub(super) fn miss_news(&self) -> bool {
         self.ends.values().any(|sender| {
-            let is_recent = |silence: &SenderSilence| (1..LOOKS).contains(&silence.looks);
+            let is_recent = |silence: &SenderSilence| (1..CHECKS).contains(&silence.poll_target);
             let end = &sender.end;
             sender.silence.as_ref().is_some_and(is_recent) && end.path.misses_news(end)
         })
@@ -110,7 +110,7 @@ impl Senders {
 
     /// Gives back rings that were not used since the last look. Returns whether another look is
     /// worthwhile even if nothing moves.
-    pub(super) fn look_for_silence(
+    pub(super) fn check_idle(
         &mut self,
         wire: &AnyWire,
         common: &mut Common,
@@ -123,7 +123,7 @@ impl Senders {
             let Some(silence) = &mut sender.silence else {
                 continue;
             };
-            match silence.look(&sender.end, wire) {
+            match silence.check(&sender.end, wire) {
                 RingUse::Used => goes_on = true,
                 RingUse::Silent => silent.push(id),
                 RingUse::Needed { is_asked: true } => {}
@@ -190,10 +190,10 @@ impl Senders {
 impl Receivers {
     /// Gives back memory for messages that ends have not used since the last look. Returns whether
     /// another look is worthwhile even if nothing moves.
-    pub(super) fn look_for_silence(&mut self) -> bool {
+    pub(super) fn check_idle(&mut self) -> bool {
         let mut goes_on = false;
         for receiver in self.ends.values_mut() {
-            goes_on |= receiver.look_for_silence();
+            goes_on |= receiver.check_idle();
         }
         goes_on
     }
@@ -205,7 +205,7 @@ impl Core {
     pub(super) fn watch_waiters(&mut self) {
         let timers = &mut self.common.timers;
         // Bytes may be lost on their way into a socket.
-        let may_be_lost = self.common.shared.looks() == Looks::Socket;
+        let may_be_lost = self.common.shared.poll_target() == PollTarget::Socket;
         if may_be_lost && !timers.is_set(Timer::News) && self.ends.senders.are_waited_for() {
             timers.set(Timer::News, clock::now() + BETWEEN_QUESTIONS);
         }
@@ -235,7 +235,7 @@ impl Core {
 }
 
 /// Looks after which news of messages is asked for more seldom, and only for calls that wait.
-const LOOKS: u32 = 8;
+const CHECKS: u32 = 8;
 /// Time between two questions for calls that wait for long. Their node rests in between.
 const BETWEEN_QUESTIONS: Duration = Duration::from_secs(30);
 

@@ -61,7 +61,7 @@ pub use stats::{ConnectionStats, SessionTotals};
 
 use self::core::{Common, Phase};
 use crate::{
-    node::{Looks, SessionShared},
+    node::{PollTarget, SessionShared},
     session::{EndCause, HeldPlace},
     shared_memory::UnixWires,
     wire::{AnyWire, MessageBytes, Tools, Wire, WireParts, WireSocket, WireStart},
@@ -222,7 +222,7 @@ impl Connection {
     /// Returns whether the session's frames are charged to the memory that the node allows for
     /// arrivals over connections.
     pub(crate) fn needs_credit(&self) -> bool {
-        self.core.common.shared.looks() == Looks::Socket
+        self.core.common.shared.poll_target() == PollTarget::Socket
     }
 
     // ---- Questions of the engine -----------------------------------------------------
@@ -253,10 +253,10 @@ impl Connection {
 
     /// Keeps the armed rings hot that still have records for a peer; the others are cold now.
     /// Returns whether there are records to send.
-    pub(crate) fn look_at_armed_rings(&mut self) -> bool {
+    pub(crate) fn poll_armed_rings(&mut self) -> bool {
         let core = &mut self.core;
         let senders = &mut core.ends.senders;
-        senders.look_at_armed_rings(&mut core.common.session) && !self.wire.is_blocked()
+        senders.poll_armed_rings(&mut core.common.session) && !self.wire.is_blocked()
     }
 
     // ---- Requests of handles that concern the wire -----------------------------------

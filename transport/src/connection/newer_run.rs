@@ -40,7 +40,7 @@ impl NewerRun {
 
 impl Core {
     /// Looks, for a session that works, whether an older run of the peer goes on beside a newer.
-    pub(super) fn look_at_newer_run(&mut self, context: &Context<'_>) {
+    pub(super) fn check_newer_run(&mut self, context: &Context<'_>) {
         let shared = &self.common.shared;
         let Some(reconnect) = &mut self.reconnect else {
             return;

@@ -221,7 +221,7 @@ impl Core {
     }
 
     /// Checks in a turn of a session without a wire whether the peer's process has ended.
-    pub(super) fn look_at_process(&mut self, context: &mut Context<'_>) -> bool {
+    pub(super) fn check_process(&mut self, context: &mut Context<'_>) -> bool {
         let has_ended = self.outage().is_some_and(|one| one.process.has_ended());
         if has_ended {
             self.is_certainly_gone(PROCESS_HAS_ENDED, context);

@@ -82,7 +82,7 @@ impl ReceiveLink {
 
     /// Gives back the memory that messages took, if none has come since the last look. Returns
     /// whether one has.
-    pub(super) fn look_for_silence(&mut self) -> bool {
+    pub(super) fn check_idle(&mut self) -> bool {
         let arrived = self.arrived;
         if self.silence.replace(arrived) != Some(arrived) {
             return true;

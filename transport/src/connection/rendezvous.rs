@@ -88,7 +88,7 @@ impl Receivers {
             .is_some_and(ReceiveLink::waits_for_release)
         {
             if !has_room {
-                let again = clock::now() + LOOK_FOR_ROOM;
+                let again = clock::now() + CHECK_FOR_ROOM;
                 common.timers.set_sooner(Timer::Memory, again);
                 return self.lacks_room(end, common);
             }
@@ -248,7 +248,7 @@ impl Receivers {
                 .is_some_and(|claim| context.node().charge(claim, to - from));
         if !is_charged {
             large.lacks = Lack::Room;
-            let again = clock::now() + LOOK_FOR_ROOM;
+            let again = clock::now() + CHECK_FOR_ROOM;
             common.timers.set_sooner(Timer::Memory, again);
             return self.lacks_room(end, common);
         }
@@ -472,6 +472,6 @@ const AHEAD_BYTES: u64 = 2 << 20;
 /// Large messages of a session that may have memory and have not begun to arrive.
 const MAX_UNBEGUN: usize = 4;
 /// The time until the engine looks again for room within the memory limit.
-const LOOK_FOR_ROOM: Duration = Duration::from_millis(5);
+const CHECK_FOR_ROOM: Duration = Duration::from_millis(5);
 /// The time until the kernel is asked again for memory that it refused.
 const ASK_KERNEL_AGAIN: Duration = Duration::from_millis(20);

@@ -43,7 +43,7 @@ impl Connection {
     ///
     /// Only the time between looks counts: under `Driver::Caller` there may be no look for long,
     /// and then an old answer means nothing.
-    pub(super) fn look_for_answers(
+    pub(super) fn check_for_answers(
         &mut self,
         tools: &mut Tools,
         context: &mut Context<'_>,
@@ -288,7 +288,7 @@ impl Connection {
 
     /// Ends a wire that is drained, and then ends or suspends the session that waited for that.
     /// Returns whether it did.
-    pub(super) fn look_at_teardown(
+    pub(super) fn check_teardown(
         &mut self,
         now: Instant,
         tools: &mut Tools,

@@ -365,7 +365,7 @@ impl Senders {
 
     /// Tells the session which hot rings have records that a receiver wants.
     #[inline]
-    pub(super) fn look_at_rings(&mut self, wire: &AnyWire, session: &mut Session) -> RingFindings {
+    pub(super) fn poll_rings(&mut self, wire: &AnyWire, session: &mut Session) -> RingFindings {
         let (mut any, mut has_large) = (false, false);
         for &end in &self.hot {
             let Some(sender) = self.ends.get(end) else {
@@ -382,7 +382,7 @@ impl Senders {
 
     /// Sets the armed words of all hot rings. Returns `None` if there are none. Otherwise a barrier
     /// must follow, a heavy one for `true`, and then
-    /// [`look_at_armed_rings`](Self::look_at_armed_rings).
+    /// [`poll_armed_rings`](Self::poll_armed_rings).
     pub(crate) fn arm_rings(&mut self) -> Option<bool> {
         let (mut any, asymmetry) = (None, Asymmetry::of_process());
         for &end in &self.hot {
@@ -400,7 +400,7 @@ impl Senders {
 
     /// Keeps the armed rings hot that still have records for a peer; the others are cold now.
     /// Returns whether there are records to send.
-    pub(super) fn look_at_armed_rings(&mut self, session: &mut Session) -> bool {
+    pub(super) fn poll_armed_rings(&mut self, session: &mut Session) -> bool {
         let senders = &mut self.ends;
         self.hot.retain(|&end| {
             let Some(sender) = senders.get_mut(end) else {

@@ -111,7 +111,7 @@ impl Common {
 }
 
 /// Reports ends that have waited for long, and ends that continue after such a wait.
-pub(super) fn look(ends: &mut Ends, now: Instant, common: &mut Common, context: &mut Context<'_>) {
+pub(super) fn check(ends: &mut Ends, now: Instant, common: &mut Common, context: &mut Context<'_>) {
     let mut next: Option<Instant> = None;
     let mut notified = Vec::new();
     for receiver in ends.receivers.ends.values_mut() {
@@ -151,9 +151,9 @@ pub(super) fn look(ends: &mut Ends, now: Instant, common: &mut Common, context: 
                 suspended: None,
             }));
         }
-        let looks_again = stall.is_notified || due <= now;
-        let look = if looks_again { now + TICK } else { due };
-        next = Some(next.map_or(look, |next| next.min(look)));
+        let polls_again = stall.is_notified || due <= now;
+        let check = if polls_again { now + TICK } else { due };
+        next = Some(next.map_or(check, |next| next.min(check)));
     }
     for sender in ends.senders.ends.values() {
         let end = &sender.end;

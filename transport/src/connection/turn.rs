@@ -31,7 +31,7 @@ impl Connection {
             let seen = {
                 let core = &mut self.core;
                 let senders = &mut core.ends.senders;
-                senders.look_at_rings(&self.wire, &mut core.common.session)
+                senders.poll_rings(&self.wire, &mut core.common.session)
             };
             progress = seen.is_sendable;
             is_due_again = seen.has_large;
@@ -117,7 +117,7 @@ impl Connection {
     /// with it. Returns whether there was one.
     ///
     /// Requests and answers are such records, and their latency matters most. All other records
-    /// take the way over `Senders::look_at_rings`, which would send a lone record as well.
+    /// take the way over `Senders::poll_rings`, which would send a lone record as well.
     #[inline]
     pub(crate) fn send_lone_record(&mut self, tools: &mut Tools) -> bool {
         let core = &mut self.core;
@@ -245,10 +245,10 @@ impl Connection {
     fn receive(&mut self, tools: &mut Tools, context: &mut Context<'_>) -> bool {
         if self.wire.is_down() {
             let is_notified = mem::take(&mut self.socket.readable);
-            return is_notified && self.core.look_at_process(context);
+            return is_notified && self.core.check_process(context);
         }
         if !self.core.is_undisturbed() {
-            if self.look_at_teardown(clock::now(), tools, context) {
+            if self.check_teardown(clock::now(), tools, context) {
                 return true;
             }
             if self.wire.is_parting() {
@@ -364,11 +364,11 @@ impl Connection {
                 Timer::Drain => {
                     #[cfg(any(test, feature = "verbs"))]
                     let _ = self.hear(WireNews::RailsOverdue(now), tools, context);
-                    self.look_at_teardown(now, tools, context);
+                    self.check_teardown(now, tools, context);
                 }
-                Timer::Stall => stalls::look(&mut core.ends, now, &mut core.common, context),
-                Timer::Open => core.ends.look_for_openings(now, &mut core.common, context),
-                Timer::Pass => core.look_at_unix(context),
+                Timer::Stall => stalls::check(&mut core.ends, now, &mut core.common, context),
+                Timer::Open => core.ends.check_for_openings(now, &mut core.common, context),
+                Timer::Pass => core.check_unix(context),
                 Timer::Memory => {
                     let receivers = &mut core.ends.receivers;
                     receivers.memory_may_be_there(now, &mut core.common, context);
@@ -408,11 +408,7 @@ impl Connection {
 
     /// Gives back memory that was not used since the last look. Returns whether another look is
     /// worthwhile even if nothing moves.
-    pub(crate) fn look_for_silence(
-        &mut self,
-        tools: &mut Tools,
-        context: &mut Context<'_>,
-    ) -> bool {
+    pub(crate) fn check_idle(&mut self, tools: &mut Tools, context: &mut Context<'_>) -> bool {
         if self.core.broken.is_some() {
             return false;
         }
@@ -423,13 +419,13 @@ impl Connection {
                 let shared_memory = core.shared_memory.as_mut();
                 let senders = &mut core.ends.senders;
                 let common = &mut core.common;
-                let goes_on = senders.look_for_silence(&self.wire, common, shared_memory, context);
+                let goes_on = senders.check_idle(&self.wire, common, shared_memory, context);
                 is_awaited = senders.miss_news();
                 if !is_awaited {
                     core.watch_waiters();
                 }
-                let goes_on = goes_on | core.ends.receivers.look_for_silence();
-                self.core.look_at_newer_run(context);
+                let goes_on = goes_on | core.ends.receivers.check_idle();
+                self.core.check_newer_run(context);
                 goes_on | self.wire.rest(&self.core.common.shared.counters)
             }
             // A closing session ends as a whole; it is only looked at in case the peer's host stops
@@ -438,13 +434,13 @@ impl Connection {
             Phase::PeerClosed | Phase::Gone => return false,
         };
         let counters = &self.core.common.shared.counters;
-        if let Some(questions) = self.wire.look_for_lost_bytes(counters, is_awaited) {
+        if let Some(questions) = self.wire.check_for_lost_bytes(counters, is_awaited) {
             goes_on = true;
             if questions > 0 {
                 self.core.common.session.outgoing.query(questions);
             }
         }
-        goes_on |= self.look_for_answers(tools, context);
+        goes_on |= self.check_for_answers(tools, context);
         self.settle(tools, context);
         if !goes_on && self.core.common.phase == Phase::Up {
             self.core.rest();

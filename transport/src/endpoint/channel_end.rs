@@ -184,22 +184,22 @@ impl ChannelEnd {
         if fork::is_child() {
             return Err(self.used_after_fork());
         }
-        let look = || self.look_open(&counts);
-        if let Some(answer) = look() {
+        let check = || self.check_open(&counts);
+        if let Some(answer) = check() {
             return answer;
         }
         let Patience::Until(deadline) = patience else {
             if patience == Patience::None {
                 self.session.requests.poll();
             }
-            return look().unwrap_or(Err(ChannelError::NotOpenYet));
+            return check().unwrap_or(Err(ChannelError::NotOpenYet));
         };
         let now = clock::now();
         // A deadline that the clock cannot represent means waiting without a limit.
         let give_up = now.checked_add(self.open_timeout);
         let until = [deadline, give_up].into_iter().flatten().min();
         let mut held = None;
-        let opened = AtSlot::new(&self.waiters, &mut held, look);
+        let opened = AtSlot::new(&self.waiters, &mut held, check);
         self.session.wait_for(until, opened).unwrap_or_else(|_| {
             let waited = if until == give_up {
                 self.has_waited_in_vain.store(true, Ordering::Relaxed);
@@ -239,7 +239,7 @@ impl ChannelEnd {
         if fork::is_child() {
             return Poll::Ready(Err(self.used_after_fork()));
         }
-        let opened = AtSlot::new(&self.waiters, held, || self.look_open(&counts));
+        let opened = AtSlot::new(&self.waiters, held, || self.check_open(&counts));
         parking::poll(opened, waker, turn)
     }
 
@@ -254,13 +254,13 @@ impl ChannelEnd {
         if fork::is_child() {
             return Poll::Ready(());
         }
-        let look = || self.state.is_over().then_some(());
-        let over = AtSlot::new(&self.waiters_for_end, held, look);
+        let check = || self.state.is_over().then_some(());
+        let over = AtSlot::new(&self.waiters_for_end, held, check);
         parking::poll(over, waker, turn)
     }
 
     /// Returns whether the peer has opened its end, once that is decided.
-    fn look_open(&self, counts: impl Fn() -> Counts) -> Option<Result<(), ChannelError>> {
+    fn check_open(&self, counts: impl Fn() -> Counts) -> Option<Result<(), ChannelError>> {
         if self.state.is_over() {
             return Some(Err(self.over(counts())));
         }

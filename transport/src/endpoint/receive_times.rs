@@ -86,7 +86,7 @@ impl ReceiveTimes {
 impl ReceiveEnd {
     /// Notes which messages the program has released. Its handle calls this in each call that
     /// receives.
-    pub(crate) fn look_at_released(&self) {
+    pub(crate) fn check_released(&self) {
         let (Some(times), Some(slow)) = (&self.times, &self.session.node.slow) else {
             return;
         };

@@ -331,12 +331,12 @@ impl SendEnd {
             }
             std::hint::spin_loop();
         }
-        let look = || match self.turnstile.try_enter() {
+        let check = || match self.turnstile.try_enter() {
             Ok(()) => Some(Ok(())),
             Err(_) => self.state.is_over().then(|| Err(self.error())),
         };
         let mut held = None;
-        let turn = AtSlot::new(&self.turnstile.waiters, &mut held, look);
+        let turn = AtSlot::new(&self.turnstile.waiters, &mut held, check);
         parking::block(turn, deadline)
             .unwrap_or_else(|TimedOut| Err(self.stayed_full(None, released)))
     }

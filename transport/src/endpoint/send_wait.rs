@@ -49,7 +49,7 @@ impl SendEnd {
         };
         let mut registration = Registration::default();
         let mut news = Answered::new(self, ask, &mut registration);
-        if let Some(answer) = news.look() {
+        if let Some(answer) = news.check() {
             return answer;
         }
         let before = self.counts();
@@ -113,7 +113,7 @@ impl SendEnd {
     }
 
     /// Returns the answer that the counters give, or the error of a channel that is over.
-    pub(crate) fn look_for(&self, ask: &Ask) -> Option<Result<(), ChannelError>> {
+    pub(crate) fn check_for(&self, ask: &Ask) -> Option<Result<(), ChannelError>> {
         // The counters take precedence: their answer stays true when the channel has ended.
         let over = self.state.is_over();
         self.answered(ask)
@@ -310,7 +310,7 @@ impl SendEnd {
 impl<F: FnMut(&mut SendProducer) -> bool> Condition for Room<'_, F> {
     type Output = Result<(), ChannelError>;
 
-    fn look(&mut self) -> Option<Self::Output> {
+    fn check(&mut self) -> Option<Self::Output> {
         if self.end.state.is_over() {
             return Some(Err(self.end.error()));
         }
@@ -369,8 +369,8 @@ impl<'a> Answered<'a> {
 impl Condition for Answered<'_> {
     type Output = Result<(), ChannelError>;
 
-    fn look(&mut self) -> Option<Self::Output> {
-        self.end.look_for(&self.ask)
+    fn check(&mut self) -> Option<Self::Output> {
+        self.end.check_for(&self.ask)
     }
 
     fn ask(&mut self) {

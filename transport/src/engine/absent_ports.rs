@@ -66,17 +66,17 @@ impl RdmaPorts {
 
     pub(super) fn is_ready(&mut self, _: u64, _: &mut Connections, _: &mut Context<'_>) {}
 
-    pub(super) fn next_look(&self) -> Option<Instant> {
+    pub(super) fn next_check(&self) -> Option<Instant> {
         None
     }
 
-    pub(super) fn is_look_due(&self) -> bool {
+    pub(super) fn is_check_due(&self) -> bool {
         false
     }
 
     pub(super) fn note(&mut self, _: Instant) {}
 
-    pub(super) fn look_for_devices(&mut self, _: &mut Connections, _: &mut Context<'_>) {}
+    pub(super) fn check_for_devices(&mut self, _: &mut Connections, _: &mut Context<'_>) {}
 
     pub(crate) fn device_was_removed(
         &mut self,

@@ -236,11 +236,11 @@ impl Connections {
     }
 
     /// Looks once more at hot sessions whose rings are armed. Returns whether one of them has work.
-    pub(super) fn look_at_armed_rings(&mut self) -> bool {
+    pub(super) fn poll_armed_rings(&mut self) -> bool {
         let mut work = false;
         for &session in &self.hot {
             if let Some(link) = self.all.get_mut(session) {
-                work |= link.look_at_armed_rings() || link.has_leftover();
+                work |= link.poll_armed_rings() || link.has_leftover();
                 work |= link.socket.read_before_parking();
                 link.heat = 0;
                 // A turn in which the session did not move has not noted its deadline.

@@ -22,7 +22,7 @@ pub(super) struct Watch {
     sessions: Vec<u64>,
     /// Number of sessions looked at so far, where one look takes several turns.
     looked: usize,
-    next_look: Option<Instant>,
+    next_check: Option<Instant>,
     /// True if a reading of the clock has found the time to be due.
     pub(super) is_due: bool,
 }
@@ -40,8 +40,8 @@ impl Watch {
     fn take_in_anew(&mut self, link: &mut Connection) {
         link.is_watched = true;
         self.sessions.push(link.id());
-        self.next_look
-            .get_or_insert_with(|| clock::now() + BETWEEN_LOOKS);
+        self.next_check
+            .get_or_insert_with(|| clock::now() + BETWEEN_CHECKS);
     }
 
     /// Reserves room, so that this many sessions can be added without an allocation.
@@ -54,13 +54,13 @@ impl Watch {
     }
 
     /// Returns the time of the next look, if there is one.
-    pub(super) fn next_look(&self) -> Option<Instant> {
-        self.next_look
+    pub(super) fn next_check(&self) -> Option<Instant> {
+        self.next_check
     }
 
     /// Notes that the time is `now`.
     pub(super) fn note(&mut self, now: Instant) {
-        self.is_due |= self.next_look.is_some_and(|next| next <= now);
+        self.is_due |= self.next_check.is_some_and(|next| next <= now);
     }
 }
 
@@ -75,9 +75,9 @@ impl Engine {
 impl Connections {
     /// Looks at the sessions that may be idle, if a look is due. Returns whether it was.
     #[inline(never)]
-    pub(super) fn look_for_silence(&mut self, context: &mut Context<'_>) -> bool {
+    pub(super) fn check_idle(&mut self, context: &mut Context<'_>) -> bool {
         if !self.watch.is_due {
-            if self.watch.next_look.is_none() {
+            if self.watch.next_check.is_none() {
                 return false;
             }
             self.watch.note(clock::now());
@@ -85,11 +85,11 @@ impl Connections {
                 return false;
             }
         }
-        if self.look_at_sessions(context) {
+        if self.check_sessions(context) {
             let is_warm = self.rest_pools(context);
             let is_over = self.watch.sessions.is_empty() && !is_warm;
             self.watch.is_due = false;
-            self.watch.next_look = (!is_over).then(|| clock::now() + BETWEEN_LOOKS);
+            self.watch.next_check = (!is_over).then(|| clock::now() + BETWEEN_CHECKS);
         }
         true
     }
@@ -97,7 +97,7 @@ impl Connections {
     /// Looks at the sessions, from where the last call stopped. Returns whether it has looked at
     /// all of them. One turn gives only a limited number of rings back, because unmapping takes
     /// long.
-    fn look_at_sessions(&mut self, context: &mut Context<'_>) -> bool {
+    fn check_sessions(&mut self, context: &mut Context<'_>) -> bool {
         let Self {
             all,
             hot,
@@ -115,7 +115,7 @@ impl Connections {
                 return false;
             }
             let goes_on = all.get_mut(session).is_some_and(|link| {
-                link.is_watched = link.look_for_silence(tools, context);
+                link.is_watched = link.check_idle(tools, context);
                 credit.take_report(link);
                 // The look may have found that the peer does not answer, and set a deadline.
                 deadlines.note(link);
@@ -152,6 +152,6 @@ impl Connections {
 
 /// Time between two looks. A session's memory goes back after this time without movement, or up to
 /// twice as long, as the idle time falls between looks.
-const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
+const BETWEEN_CHECKS: Duration = Duration::from_secs(1);
 /// Most rings that one turn takes back. Unmapping one takes some 100 µs.
 const LEFTOVERS_PER_TURN: usize = 16;

@@ -141,7 +141,7 @@ impl PortPoller {
             | PortEvent::LidChange
             | PortEvent::PkeyChange
             | PortEvent::SubnetManagerChange
-            | PortEvent::ReregisterWanted => rdma_port.look_at_port(),
+            | PortEvent::ReregisterWanted => rdma_port.check_port(),
             // Nothing here depends on the port's speed.
             PortEvent::SpeedChange => return false,
         };

@@ -68,7 +68,7 @@ impl PortPoller {
     /// Polls the queue into `found`, unless completions are there already. Returns their number. A
     /// queue that cannot be polled has failed.
     #[inline]
-    pub(super) fn look(&mut self) -> usize {
+    pub(super) fn check(&mut self) -> usize {
         if self.count == 0 && !self.is_lost && self.failed.is_none() {
             match self.queues.wait.poll(&mut self.found) {
                 Ok(found) => self.count = found.len(),
@@ -80,11 +80,11 @@ impl PortPoller {
     }
 
     /// Polls for a turn, which may come long after the last.
-    pub(super) fn look_around(&mut self) {
+    pub(super) fn poll_all(&mut self) {
         if !self.early.is_empty() {
             self.sort_early();
         }
-        self.look();
+        self.check();
     }
 
     /// Arms the queue and polls it once more. Returns whether the next turn has something to do. A
@@ -352,7 +352,7 @@ impl PortPoller {
     /// Hands on everything that is in the completion queue.
     pub(super) fn take_all(&mut self, connections: &mut Connections, context: &mut Context<'_>) {
         for _ in 0..LAST_POLLS {
-            self.look_around();
+            self.poll_all();
             if self.is_lost || !self.take_found(connections, context).0 {
                 break;
             }

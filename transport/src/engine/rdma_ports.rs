@@ -25,9 +25,9 @@ use crate::{
 pub(crate) struct RdmaPorts {
     pollers: Vec<PortPoller>,
     /// The time of the next check that devices still exist.
-    next_look: Option<Instant>,
+    next_check: Option<Instant>,
     /// True if a reading of the clock has found the check to be due.
-    is_look_due: bool,
+    is_check_due: bool,
 }
 
 impl RdmaPorts {
@@ -62,7 +62,7 @@ impl RdmaPorts {
         }
         self.pollers
             .push(PortPoller::new(rdma_port.clone(), queues));
-        self.begin_looks();
+        self.begin_checks();
         Ok(())
     }
 
@@ -190,7 +190,7 @@ impl RdmaPorts {
     #[inline]
     pub(crate) fn has_completions(&mut self) -> bool {
         let mut pollers = self.pollers.iter_mut();
-        pollers.any(|poller| poller.look() > 0 || poller.failed.is_some())
+        pollers.any(|poller| poller.check() > 0 || poller.failed.is_some())
     }
 
     /// Polls every RDMA port, unless a look has found completions there, and hands on what was
@@ -204,7 +204,7 @@ impl RdmaPorts {
     ) -> (bool, bool) {
         let mut progress = (false, false);
         for poller in &mut self.pollers {
-            poller.look_around();
+            poller.poll_all();
             let (any, follows) = poller.take_found(connections, context);
             progress = (progress.0 | any, progress.1 | follows);
         }
@@ -249,49 +249,49 @@ impl RdmaPorts {
 
     // ---- Removed devices -------------------------------------------------------------
 
-    fn begin_looks(&mut self) {
-        let next = || clock::now() + BETWEEN_LOOKS;
-        self.next_look.get_or_insert_with(next);
+    fn begin_checks(&mut self) {
+        let next = || clock::now() + BETWEEN_CHECKS;
+        self.next_check.get_or_insert_with(next);
     }
 
     /// Returns the time of the next check that devices still exist, if there is one.
-    pub(super) fn next_look(&self) -> Option<Instant> {
-        self.next_look
+    pub(super) fn next_check(&self) -> Option<Instant> {
+        self.next_check
     }
 
     /// Returns whether that check is known to be due.
-    pub(super) fn is_look_due(&self) -> bool {
-        self.is_look_due
+    pub(super) fn is_check_due(&self) -> bool {
+        self.is_check_due
     }
 
     /// Notes that the time is `now`.
     pub(super) fn note(&mut self, now: Instant) {
-        self.is_look_due |= self.next_look.is_some_and(|next| next <= now);
+        self.is_check_due |= self.next_check.is_some_and(|next| next <= now);
     }
 
     /// Checks that devices still exist, if a check is due. Where a quick look is not conclusive,
     /// the verbs library is asked outside the turn.
     #[inline(never)]
-    pub(super) fn look_for_devices(
+    pub(super) fn check_for_devices(
         &mut self,
         connections: &mut Connections,
         context: &mut Context<'_>,
     ) {
         self.close_lost(connections, context);
         if self.pollers.is_empty() {
-            (self.next_look, self.is_look_due) = (None, false);
+            (self.next_check, self.is_check_due) = (None, false);
             return;
         }
         self.note(clock::now());
-        if mem::take(&mut self.is_look_due) {
+        if mem::take(&mut self.is_check_due) {
             let is_unsure =
                 |rdma_port: &&Arc<RdmaPort>| !rdma_port.is_lost() && !rdma_port.is_shown();
             let rdma_ports = self.pollers.iter().map(|poller| &poller.rdma_port);
             context
                 .unsure_ports
                 .extend(rdma_ports.filter(is_unsure).cloned());
-            self.next_look = None;
-            self.begin_looks();
+            self.next_check = None;
+            self.begin_checks();
         }
     }
 
@@ -318,7 +318,7 @@ impl RdmaPorts {
 
 /// Time between two checks that devices still exist. The removal of a device waits for this time
 /// and for the ends of its sessions.
-const BETWEEN_LOOKS: Duration = Duration::from_secs(2);
+const BETWEEN_CHECKS: Duration = Duration::from_secs(2);
 
 /// Returns the epoll token of an RDMA port's descriptor.
 fn token(index: usize, which: u64) -> EventData {

@@ -41,7 +41,7 @@ impl Engine {
             None => {}
         }
         let mut work = stay_awake || !is_notified || self.is_finished() || self.ports.arm();
-        work |= self.connections.look_at_armed_rings();
+        work |= self.connections.poll_armed_rings();
         if work {
             return None;
         }
@@ -62,8 +62,8 @@ impl Engine {
         next.into_iter()
             .chain(self.controls.deadline)
             .chain(self.closing.deadline())
-            .chain(self.connections.watch.next_look())
-            .chain(self.ports.next_look())
+            .chain(self.connections.watch.next_check())
+            .chain(self.ports.next_check())
             .chain(self.warnings.next_due())
             .min()
     }

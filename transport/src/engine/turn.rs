@@ -33,10 +33,10 @@ impl Engine {
             progress |= self.turn_hot_links(context);
         }
         self.share_credit(context);
-        let is_due = self.connections.watch.is_due || self.ports.is_look_due();
+        let is_due = self.connections.watch.is_due || self.ports.is_check_due();
         if is_due || self.turns.is_multiple_of(TURNS_PER_EPOLL) {
-            progress |= self.connections.look_for_silence(context);
-            self.ports.look_for_devices(&mut self.connections, context);
+            progress |= self.connections.check_idle(context);
+            self.ports.check_for_devices(&mut self.connections, context);
             if self.warnings.are_held() {
                 self.warnings.tell_held(Instant::now());
             }
@@ -190,7 +190,7 @@ impl Engine {
                         }
                     }
                     unix if unix == EpollToken::Unix as u64 => {
-                        link.core.look_at_unix(context);
+                        link.core.check_unix(context);
                         deadlines.note(link);
                     }
                     _ => link.socket.is_reported(readiness.readable),

@@ -196,7 +196,7 @@ impl EventQueue {
     }
 
     /// Returns the next event; `Some(None)` if no more will come, and `None` if there is none yet.
-    pub(crate) fn look(&self) -> Option<Option<NodeEvent>> {
+    pub(crate) fn check(&self) -> Option<Option<NodeEvent>> {
         let mut state = lock(&self.state);
         match state.events.pop_front() {
             Some(event) => Some(Some(event)),
@@ -307,7 +307,7 @@ mod tests {
             queue.tell(&peer(), gone(number), &mut wakers);
         }
         assert_eq!(lock(&queue.state).dropped, 3);
-        let first = queue.look().flatten().expect("events");
+        let first = queue.check().flatten().expect("events");
         let What::Gone { cause } = first.what else {
             panic!("another event: {first:?}");
         };
@@ -315,9 +315,9 @@ mod tests {
             panic!("another cause: {cause:?}");
         };
         assert_eq!(why, "3");
-        let rest = std::iter::from_fn(|| queue.look().flatten()).count();
+        let rest = std::iter::from_fn(|| queue.check().flatten()).count();
         assert_eq!(rest, MOST_EVENTS - 1);
-        assert!(queue.look().is_none(), "more may come");
+        assert!(queue.check().is_none(), "more may come");
     }
 
     #[test]
@@ -326,7 +326,7 @@ mod tests {
         let mut wakers = Wakers::new();
         queue.tell(&peer(), gone(1), &mut wakers);
         queue.close(&mut wakers);
-        assert!(queue.look().is_some_and(|event| event.is_some()));
-        assert!(queue.look().is_some_and(|event| event.is_none()));
+        assert!(queue.check().is_some_and(|event| event.is_some()));
+        assert!(queue.check().is_some_and(|event| event.is_none()));
     }
 }

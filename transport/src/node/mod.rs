@@ -36,7 +36,7 @@ pub(crate) use requests::Mark;
 pub use rights::has_more_rights_than_its_user;
 pub use session::SessionShared;
 pub use session_end::Ending;
-pub use session_path::Looks;
+pub use session_path::PollTarget;
 pub(crate) use session_path::SessionPath;
 pub(crate) use slow::SlowMessages;
 pub use slow::{MessageStages, SlowMessageFacts};

@@ -63,8 +63,8 @@ impl Ending {
         if fork::is_child() {
             return Poll::Pending;
         }
-        let look = || self.cause.get().cloned();
-        parking::poll(AtSlot::new(&self.waiters, held, look), waker, || ())
+        let check = || self.cause.get().cloned();
+        parking::poll(AtSlot::new(&self.waiters, held, check), waker, || ())
     }
 
     /// Returns the report of the session's close, for a task; pending until the session is over, as

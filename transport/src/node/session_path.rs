@@ -18,7 +18,7 @@ use crate::{
 /// The source that a waiting call looks at, which decides the cost of a look. If a call waits for
 /// several, the greatest counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Looks {
+pub enum PollTarget {
     /// A word that the peer writes.
     Memory,
     /// The results of a turn of the engine, which looks at a device's completion queue.
@@ -67,11 +67,11 @@ impl SessionShared {
     /// Returns the kind of look that waiting calls of this session need.
     #[inline]
     #[must_use]
-    pub fn looks(&self) -> Looks {
+    pub fn poll_target(&self) -> PollTarget {
         match &self.path {
-            SessionPath::Mapped { .. } => Looks::Memory,
-            SessionPath::Framed if self.frame_path.is_over_pair() => Looks::Queue,
-            SessionPath::Framed => Looks::Socket,
+            SessionPath::Mapped { .. } => PollTarget::Memory,
+            SessionPath::Framed if self.frame_path.is_over_pair() => PollTarget::Queue,
+            SessionPath::Framed => PollTarget::Socket,
         }
     }
 
@@ -126,9 +126,9 @@ impl SessionShared {
     /// Returns how many messages a receiver may hand out before it gives released ones back. Each
     /// message from a device occupies one of its receive buffers.
     pub(crate) fn most_held(&self) -> u64 {
-        match self.looks() {
-            Looks::Queue => BUFFERS_HELD,
-            Looks::Memory | Looks::Socket => u64::MAX,
+        match self.poll_target() {
+            PollTarget::Queue => BUFFERS_HELD,
+            PollTarget::Memory | PollTarget::Socket => u64::MAX,
         }
     }
 }

@@ -20,7 +20,7 @@
 /// The looks for overdue buffers, one after the other.
 #[derive(Debug, Default)]
 pub(super) struct Overdue {
-    look: Option<OverdueCheck>,
+    check: Option<OverdueCheck>,
     /// The number of postings at the last queue pair's end.
     latest: u64,
 }
@@ -42,24 +42,24 @@ impl Overdue {
     /// completed.
     pub(super) fn begin(&mut self, posted: u64, outstanding: u32) {
         self.latest = posted;
-        self.look
+        self.check
             .get_or_insert(OverdueCheck::new(posted, outstanding));
     }
 
     /// Returns the number of the posting before which all are suspect, while a look is pending.
     pub(super) fn before(&self) -> Option<u64> {
-        self.look.map(|look| look.before)
+        self.check.map(|check| check.before)
     }
 
     /// Returns the number below which receives are overdue, once the look is due. `posted` receives
     /// were posted so far, and `outstanding` have not completed. The next look covers queue pairs
     /// that went meanwhile.
     pub(super) fn poll(&mut self, posted: u64, outstanding: u32) -> Option<u64> {
-        let look = self.look.take_if(|look| look.at <= posted)?;
-        if self.latest > look.before {
-            self.look = Some(OverdueCheck::new(posted, outstanding));
+        let check = self.check.take_if(|check| check.at <= posted)?;
+        if self.latest > check.before {
+            self.check = Some(OverdueCheck::new(posted, outstanding));
         }
-        Some(look.before)
+        Some(check.before)
     }
 }
 

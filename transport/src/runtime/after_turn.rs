@@ -33,7 +33,7 @@ impl EventLoop {
             self.provide(wanted);
         }
         for rdma_port in context.unsure_ports.drain(..) {
-            self.look_for_device(rdma_port);
+            self.check_for_device(rdma_port);
         }
     }
 
@@ -49,11 +49,11 @@ impl EventLoop {
     }
 
     /// Checks that an RDMA port's device still exists, on a thread that may block.
-    pub(crate) fn look_for_device(&self, rdma_port: Arc<RdmaPort>) {
+    pub(crate) fn check_for_device(&self, rdma_port: Arc<RdmaPort>) {
         let Some(event_loop) = self.arc() else {
             return;
         };
-        let look = move || {
+        let check = move || {
             if !rdma_port.is_listed() {
                 event_loop.with_engine(|engine, context| {
                     let (ports, connections) = (&mut engine.ports, &mut engine.connections);
@@ -64,8 +64,8 @@ impl EventLoop {
             }
         };
         match self.node.driver() {
-            Driver::Caller => look(),
-            Driver::Threads | Driver::Tasks => self.on_control_thread(look),
+            Driver::Caller => check(),
+            Driver::Threads | Driver::Tasks => self.on_control_thread(check),
         }
     }
 

@@ -66,13 +66,13 @@ impl Runtime {
     /// `is_done` again when a session ends and at
     /// [`wake_drain`](crate::node::NodeState::wake_drain).
     pub fn wait_in_drain(&self, deadline: Option<Instant>, is_done: impl Fn() -> bool) {
-        let look = || (self.is_closed() || is_done()).then_some(());
-        let _ = self.wait_at(&self.draining.waiters, deadline, look);
+        let check = || (self.is_closed() || is_done()).then_some(());
+        let _ = self.wait_at(&self.draining.waiters, deadline, check);
     }
 
     /// Waits until `until`, or until the node is closed.
     pub fn go_on_until(&self, until: Instant) {
-        let look = || self.is_closed().then_some(());
-        let _ = self.wait_at(&self.draining.waiters, Some(until), look);
+        let check = || self.is_closed().then_some(());
+        let _ = self.wait_at(&self.draining.waiters, Some(until), check);
     }
 }

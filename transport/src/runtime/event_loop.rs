@@ -275,7 +275,7 @@ impl EventLoop {
         }
     }
 
-    /// Like `look_around`, for a thread that comes again at once. Does nothing in a fork of the
+    /// Like `poll_all`, for a thread that comes again at once. Does nothing in a fork of the
     /// process.
     pub(crate) fn poll_in_passing(&self) {
         if !fork::is_child() {
@@ -285,7 +285,7 @@ impl EventLoop {
 
     /// Runs a turn that also asks epoll. This is for a thread that has found events so often that
     /// other sessions, which need not be hot, may have waited long for a turn.
-    pub(crate) fn look_around(&self) {
+    pub(crate) fn poll_all(&self) {
         self.turn_in_passing(Self::poll_ready);
     }
 

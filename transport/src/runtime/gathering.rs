@@ -15,7 +15,7 @@ use ibex_base::{
 };
 use ibex_ring::parking::{Condition, ReadySet, TimedOut, Wakers};
 
-use super::{EventLoop, Looks, Runtime};
+use super::{EventLoop, PollTarget, Runtime};
 use crate::node::{SessionShared, push_live};
 
 /// The members and sessions of a node that have news for one waiter.
@@ -85,13 +85,13 @@ impl Gathering {
     }
 
     /// Returns the kind of look of a call that waits for a member at `session` beside others, whose
-    /// kind is `looks`. A member over frames makes it that of a socket, the dearest, since others may
+    /// kind is `poll_target`. A member over frames makes it that of a socket, the dearest, since others may
     /// be over sockets.
     #[must_use]
-    pub fn looks_with(looks: Looks, session: &SessionShared) -> Looks {
-        match session.looks() {
-            Looks::Memory => looks,
-            Looks::Queue | Looks::Socket => Looks::Socket,
+    pub fn looks_with(poll_target: PollTarget, session: &SessionShared) -> PollTarget {
+        match session.poll_target() {
+            PollTarget::Memory => poll_target,
+            PollTarget::Queue | PollTarget::Socket => PollTarget::Socket,
         }
     }
 
@@ -109,8 +109,8 @@ impl Gathering {
 
     /// Runs a turn for a caller that has found news so often that other peers may have waited long
     /// for a turn.
-    pub fn look_around(&self) {
-        self.runtime.look_around();
+    pub fn poll_all(&self) {
+        self.runtime.poll_all();
     }
 
     /// Waits until `condition` holds, which leaves its waker where [`notified`](Self::told) has its
@@ -118,10 +118,10 @@ impl Gathering {
     pub fn wait<C: Condition>(
         &self,
         deadline: Option<Instant>,
-        looks: Looks,
+        poll_target: PollTarget,
         condition: C,
     ) -> Result<C::Output, TimedOut> {
-        self.runtime.wait(deadline, looks, condition)
+        self.runtime.wait(deadline, poll_target, condition)
     }
 }
 

@@ -9,7 +9,7 @@
 use ibex_base::sync::Asymmetry;
 
 mod after_turn;
-mod brief_looks;
+mod brief_polls;
 mod closing;
 mod draining;
 mod event_loop;
@@ -30,7 +30,7 @@ mod unpolled;
 pub(crate) mod waiting;
 mod yielding;
 
-pub use brief_looks::BriefLooks;
+pub use brief_polls::BriefPolls;
 pub use event_loop::EventLoop;
 pub use gathering::{Gathering, Notified};
 pub use runtime::{EngineCounts, Runtime};
@@ -39,7 +39,7 @@ pub(crate) use waiting::wait_for_any;
 
 pub(crate) use crate::node::{Driving, NodeState};
 pub use crate::{
-    node::{Driver, Looks, RuntimeConfig},
+    node::{Driver, PollTarget, RuntimeConfig},
     wire::{Rearm, Watcher},
 };
 

@@ -17,12 +17,12 @@ impl Runtime {
         }
         let deadline = match patience {
             Patience::None => {
-                self.look_around();
-                return self.events.look().flatten();
+                self.poll_all();
+                return self.events.check().flatten();
             }
             Patience::Until(deadline) => deadline,
         };
-        let found = self.wait_at(&self.events.waiters, deadline, || self.events.look());
+        let found = self.wait_at(&self.events.waiters, deadline, || self.events.check());
         found.ok().flatten()
     }
 
@@ -32,7 +32,7 @@ impl Runtime {
         if fork::is_child() {
             return Poll::Ready(None);
         }
-        self.poll_at(&self.events.waiters, held, waker, || self.events.look())
+        self.poll_at(&self.events.waiters, held, waker, || self.events.check())
     }
 
     /// Takes back the waker that [`poll_event`](Self::poll_event) left.

@@ -8,19 +8,19 @@ use std::{
 use ibex_base::fork;
 use ibex_ring::parking::{self, AtSlot, Ticket, TimedOut, WaitSlot};
 
-use super::{Driver, Looks, Runtime};
+use super::{Driver, PollTarget, Runtime};
 
 impl Runtime {
-    /// Waits until `look` finds something. Looks again when `slot` is woken.
+    /// Waits until `check` finds something. Looks again when `slot` is woken.
     pub fn wait_at<T>(
         &self,
         slot: &WaitSlot,
         deadline: Option<Instant>,
-        look: impl FnMut() -> Option<T>,
+        check: impl FnMut() -> Option<T>,
     ) -> Result<T, TimedOut> {
         let mut held = None;
-        let condition = AtSlot::new(slot, &mut held, look);
-        self.first().wait(deadline, Looks::Socket, condition)
+        let condition = AtSlot::new(slot, &mut held, check);
+        self.first().wait(deadline, PollTarget::Socket, condition)
     }
 
     /// Waits as [`wait_at`](Self::wait_at) does, for a task. While it is pending, the waker is left
@@ -30,9 +30,9 @@ impl Runtime {
         slot: &WaitSlot,
         held: &mut Option<Ticket>,
         waker: &Waker,
-        look: impl FnMut() -> Option<T>,
+        check: impl FnMut() -> Option<T>,
     ) -> Poll<T> {
-        let condition = AtSlot::new(slot, held, look);
+        let condition = AtSlot::new(slot, held, check);
         parking::poll(condition, waker, || self.turn_for_caller())
     }
 
@@ -45,7 +45,7 @@ impl Runtime {
     /// Runs a turn for a call that does not wait, where callers drive the node.
     pub fn turn_for_caller(&self) {
         if self.driver() == Driver::Caller && !fork::is_child() {
-            self.look_around();
+            self.poll_all();
         }
     }
 }

@@ -16,7 +16,7 @@ use ibex_ring::{
     parking::{Condition, TimedOut},
 };
 
-use super::{Driver, EventLoop, Looks, Runtime};
+use super::{Driver, EventLoop, PollTarget, Runtime};
 use crate::{
     connection::{Connection, Context},
     endpoint::receive_end::ReceiveEnd,
@@ -39,13 +39,15 @@ impl SessionShared {
         deadline: Option<Instant>,
         condition: C,
     ) -> Result<C::Output, TimedOut> {
-        let looks = self.looks();
-        self.requests.event_loop().wait(deadline, looks, condition)
+        let poll_target = self.poll_target();
+        self.requests
+            .event_loop()
+            .wait(deadline, poll_target, condition)
     }
 
     /// Transmits published messages, where callers turn the engine and a wire carries them.
     pub(crate) fn let_out(&self) {
-        if self.node.driver() != Driver::Threads && self.looks() != Looks::Memory {
+        if self.node.driver() != Driver::Threads && self.poll_target() != PollTarget::Memory {
             self.requests.event_loop().let_out(self.id);
         }
     }
@@ -53,7 +55,7 @@ impl SessionShared {
     /// Transmits published messages before a wait is prepared, which may be for the answer to them.
     /// For messages over a device: sending takes no system call of this thread there.
     pub(crate) fn let_out_before_wait(&self) {
-        if self.looks() == Looks::Queue {
+        if self.poll_target() == PollTarget::Queue {
             self.let_out();
         }
     }

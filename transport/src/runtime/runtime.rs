@@ -13,7 +13,7 @@ use std::{
 use ibex_base::{fork, sync::LentLimit};
 use ibex_ring::parking::{self, AtSlot, Bell, BellLease, Condition, ReadySet, Ticket, TimedOut};
 
-use super::{EventLoop, Looks, NodeState, gathering::Notified, waiting};
+use super::{EventLoop, NodeState, PollTarget, gathering::Notified, waiting};
 use crate::{
     connection::{ConnectionStats, Reconnect, SessionTotals},
     engine::{Admission, ControlSource, Engine, Exchange, Mail, lendable_credit},
@@ -226,7 +226,7 @@ impl Runtime {
         parking::poll(
             AtSlot::new(&self.accept_waiters, held, || self.next_accepted()),
             waker,
-            || self.look_around(),
+            || self.poll_all(),
         )
     }
 
@@ -259,7 +259,7 @@ impl Runtime {
     /// Returns the next session that a peer dialed, if there is one.
     pub fn try_accept(&self) -> Option<Arc<SessionShared>> {
         // Only epoll reports peers that are dialing.
-        self.look_around();
+        self.poll_all();
         self.take_accepted()
     }
 
@@ -294,20 +294,20 @@ impl Runtime {
     }
 
     /// Runs a turn of each engine that also asks epoll.
-    pub(crate) fn look_around(&self) {
+    pub(crate) fn poll_all(&self) {
         let event_loops = self.event_loops.iter();
-        event_loops.for_each(|event_loop| event_loop.look_around());
+        event_loops.for_each(|event_loop| event_loop.poll_all());
     }
 
     /// Waits until `condition` holds, through events of any engine. Each engine is led meanwhile.
     pub fn wait<C: Condition>(
         &self,
         deadline: Option<Instant>,
-        looks: Looks,
+        poll_target: PollTarget,
         condition: C,
     ) -> Result<C::Output, TimedOut> {
         let others = &self.event_loops[1..];
-        waiting::wait_for_any((self.first(), others), deadline, looks, condition)
+        waiting::wait_for_any((self.first(), others), deadline, poll_target, condition)
     }
 }
 
@@ -389,8 +389,8 @@ impl Runtime {
     }
 
     /// Checks that an RDMA port's device still exists.
-    pub(crate) fn look_for_device(&self, rdma_port: Arc<RdmaPort>) {
-        self.first().look_for_device(rdma_port);
+    pub(crate) fn check_for_device(&self, rdma_port: Arc<RdmaPort>) {
+        self.first().check_for_device(rdma_port);
     }
 }
 

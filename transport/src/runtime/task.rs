@@ -31,7 +31,7 @@ use std::{
 use ibex_base::sync::{AtomicBool, Mutex, lock};
 use ibex_ring::parking::{self, AtSlot, Ticket};
 
-use super::{Driving, EventLoop, Runtime, brief_looks::BriefLooks, waiting::PAUSES_PER_READ};
+use super::{Driving, EventLoop, Runtime, brief_polls::BriefPolls, waiting::PAUSES_PER_READ};
 use crate::{
     clock,
     engine::{self, ReadyWires},
@@ -61,7 +61,7 @@ pub struct Steps {
     pub set_is_ready: bool,
     /// The last step was [`Step::Idle`].
     is_idle: bool,
-    brief_looks: BriefLooks,
+    brief_polls: BriefPolls,
 }
 
 impl Default for Steps {
@@ -69,7 +69,7 @@ impl Default for Steps {
         Self {
             set_is_ready: true,
             is_idle: false,
-            brief_looks: BriefLooks::default(),
+            brief_polls: BriefPolls::default(),
         }
     }
 }
@@ -169,14 +169,14 @@ impl EventLoop {
                     // What tasks have sent meanwhile is no reason to look again.
                     return Step::Moved;
                 }
-                let has_found = self.look_briefly();
-                steps.brief_looks.has_looked(has_found);
+                let has_found = self.poll_briefly();
+                steps.brief_polls.has_polled(has_found);
                 if has_found {
                     return Step::Moved;
                 }
                 engine = self.engine.lock();
-            } else if self.looks_briefly(self.node.config.wait_engine)
-                && steps.brief_looks.is_worth_one()
+            } else if self.polls_briefly(self.node.config.wait_engine)
+                && steps.brief_polls.is_worth_one()
             {
                 steps.is_idle = true;
                 return Step::Idle;
@@ -198,14 +198,14 @@ impl EventLoop {
 
     /// Runs turns until one moves something, for as long as a peer that looks too takes to answer
     /// over loopback, but for no longer than calls spin. Returns whether a turn moved something.
-    fn look_briefly(&self) -> bool {
+    fn poll_briefly(&self) -> bool {
         let began = Instant::now();
         loop {
             (0..PAUSES_PER_READ).for_each(|_| hint::spin_loop());
             if self.poll() {
                 return true;
             }
-            if began.elapsed() >= LOOK.min(self.node.config.wait_engine.spin()) {
+            if began.elapsed() >= CHECK.min(self.node.config.wait_engine.spin()) {
                 return false;
             }
         }
@@ -213,7 +213,7 @@ impl EventLoop {
 
     /// Returns whether a task looks for a moment before a wait as configured by `wait`: it drives the
     /// engine, calls spin, and no call has found that a look holds up threads that compute.
-    pub(crate) fn looks_briefly(&self, wait: Wait) -> bool {
+    pub(crate) fn polls_briefly(&self, wait: Wait) -> bool {
         let is_tasks = self.node.driving == Driving::Tasks;
         is_tasks && !wait.spin().is_zero() && !self.yielding.is_dear()
     }
@@ -260,8 +260,8 @@ impl Runtime {
     /// Returns the report of the close that was begun, for a task. Pending until there is one, with
     /// `waker` left under `held`.
     pub fn poll_closed(&self, held: &mut Option<Ticket>, waker: &Waker) -> Poll<CloseReport> {
-        let look = || lock(&self.close_report).clone();
-        parking::poll(AtSlot::new(&self.close_waiters, held, look), waker, || ())
+        let check = || lock(&self.close_report).clone();
+        parking::poll(AtSlot::new(&self.close_waiters, held, check), waker, || ())
     }
 
     /// Takes back the waker that [`poll_closed`](Self::poll_closed) left.
@@ -280,7 +280,7 @@ impl Runtime {
 }
 
 /// The length of a look of the driving task, which delays the tasks that become ready meanwhile.
-const LOOK: Duration = Duration::from_micros(10);
+const CHECK: Duration = Duration::from_micros(10);
 
 #[cfg(test)]
 mod tests {
@@ -300,24 +300,27 @@ mod tests {
     /// Returns how many of the next steps, each of which ends parked, looked for a moment.
     fn looks_in(runtime: &Runtime, parked: u32) -> u32 {
         let (event_loop, mut steps) = (runtime.first(), Steps::default());
-        let mut looks = 0;
+        let mut poll_target = 0;
         for _ in 0..parked {
             while event_loop.step(&mut steps, Waker::noop()) != Step::Parked {
-                looks += u32::from(steps.is_idle);
+                poll_target += u32::from(steps.is_idle);
             }
         }
-        looks
+        poll_target
     }
 
     #[test]
     fn an_idle_node_looks_seldom_and_not_at_all_if_its_calls_sleep_at_once() {
-        for (wait_engine, most) in [(Wait::Event, 0), (Wait::Adaptive { spin: LOOK }, 30)] {
+        for (wait_engine, most) in [(Wait::Event, 0), (Wait::Adaptive { spin: CHECK }, 30)] {
             let runtime = Runtime::start(RuntimeConfig {
                 wait_engine,
                 ..RuntimeConfig::of_test(Driver::Tasks)
             });
-            let looks = looks_in(&runtime.expect("a runtime"), 1000);
-            assert!(looks <= most && (looks > 0) == (most > 0), "{looks}");
+            let poll_target = looks_in(&runtime.expect("a runtime"), 1000);
+            assert!(
+                poll_target <= most && (poll_target > 0) == (most > 0),
+                "{poll_target}"
+            );
         }
     }
 

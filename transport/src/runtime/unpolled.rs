@@ -134,16 +134,16 @@ mod tests {
     #[test]
     fn another_channel_or_a_call_on_the_engine_tells_it_before_a_turn_comes() {
         let clock = StoppedClock::stop();
-        let looks: [fn(&EventLoop); 2] = [
+        let poll_target: [fn(&EventLoop); 2] = [
             |event_loop| publish(event_loop, 2),
             |event_loop| event_loop.with_engine(|_, _| ()),
         ];
-        for look in looks {
+        for check in poll_target {
             let node = node(Driver::Caller);
             let notified = warnings_of(|| {
                 publish(node.first(), 1);
                 clock.advance(NOTICE);
-                look(node.first());
+                check(node.first());
             });
             assert_eq!(notified.len(), 1, "{notified:?}");
         }

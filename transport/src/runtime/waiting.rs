@@ -15,7 +15,7 @@ use std::{
 use ibex_base::fork;
 use ibex_ring::parking::{self, Condition, Parker, TimedOut, Wakers};
 
-use super::{Driving, EventLoop, Looks, yielding::KEPT};
+use super::{Driving, EventLoop, PollTarget, yielding::KEPT};
 use crate::{
     connection::Context,
     endpoint::stall::NOTICE,
@@ -31,18 +31,18 @@ use crate::{
 pub(crate) fn wait_for_any<C: Condition>(
     (first, others): (&Arc<EventLoop>, &[Arc<EventLoop>]),
     deadline: Option<Instant>,
-    looks: Looks,
+    poll_target: PollTarget,
     condition: C,
 ) -> Result<C::Output, TimedOut> {
     if others.is_empty() {
-        return first.wait(deadline, looks, condition);
+        return first.wait(deadline, poll_target, condition);
     }
     let _spanning = [slice::from_ref(first), others].map(Spanning::over);
     let driving = match first.node.driving {
         Driving::Waiters => Driving::Thread,
         other => other,
     };
-    first.wait_as(driving, (deadline, looks), condition)
+    first.wait_as(driving, (deadline, poll_target), condition)
 }
 
 /// Keeps the I/O threads of several engines at work, until dropped.
@@ -70,10 +70,10 @@ impl EventLoop {
     pub(crate) fn wait<C: Condition>(
         &self,
         deadline: Option<Instant>,
-        looks: Looks,
+        poll_target: PollTarget,
         condition: C,
     ) -> Result<C::Output, TimedOut> {
-        self.wait_as(self.node.driving, (deadline, looks), condition)
+        self.wait_as(self.node.driving, (deadline, poll_target), condition)
     }
 
     /// Waits as a thread of a node does that is driven by `driving`.
@@ -81,16 +81,16 @@ impl EventLoop {
     fn wait_as<C: Condition>(
         &self,
         driving: Driving,
-        (deadline, looks): (Option<Instant>, Looks),
+        (deadline, poll_target): (Option<Instant>, PollTarget),
         mut condition: C,
     ) -> Result<C::Output, TimedOut> {
         #[cfg(record_writes)]
         let _turning = ibex_base::sync::recorded::turning(self);
         if fork::is_child() {
             // In a fork of the process, no other thread would make the condition hold.
-            return condition.look().ok_or(TimedOut);
+            return condition.check().ok_or(TimedOut);
         }
-        let wait = if looks == Looks::Memory {
+        let wait = if poll_target == PollTarget::Memory {
             self.node.config.wait
         } else {
             self.node.config.wait_engine
@@ -101,7 +101,7 @@ impl EventLoop {
             Driving::Callers | Driving::Thread => {}
         }
         let turns = driving != Driving::Thread;
-        let spun = self.spin((wait, turns), deadline, looks, &mut condition);
+        let spun = self.spin((wait, turns), deadline, poll_target, &mut condition);
         let found = if matches!(spun, Ok(None)) {
             self.sleep_until(driving, deadline, &mut condition)
         } else {
@@ -116,15 +116,15 @@ impl EventLoop {
 
     /// Checks `condition` for some microseconds, but for no longer than calls spin. Never sleeps,
     /// turns the engine or gives the core away. This is for tasks that
-    /// [look briefly](Self::looks_briefly) for words that peers write to shared memory.
-    pub(crate) fn look_at_memory<C: Condition>(&self, condition: &mut C) -> Option<C::Output> {
-        let moment = LOOK_AT_MEMORY.min(self.node.config.wait.spin());
+    /// [look briefly](Self::polls_briefly) for words that peers write to shared memory.
+    pub(crate) fn poll_memory<C: Condition>(&self, condition: &mut C) -> Option<C::Output> {
+        let moment = POLL_MEMORY.min(self.node.config.wait.spin());
         let began = Instant::now();
         let found = loop {
             (0..SHM_ROUNDS_PER_CLOCK)
-                .take_while(|_| !condition.glance())
+                .take_while(|_| !condition.poll_quickly())
                 .for_each(|_| hint::spin_loop());
-            let found = condition.look();
+            let found = condition.check();
             if found.is_some() || began.elapsed() >= moment {
                 break found;
             }
@@ -143,42 +143,44 @@ impl EventLoop {
         &self,
         (wait, turns_engine): (Wait, bool),
         deadline: Option<Instant>,
-        looks: Looks,
+        poll_target: PollTarget,
         condition: &mut C,
     ) -> Result<Option<C::Output>, TimedOut> {
         // Set at the first look at the clock. Earlier looks are too short for reading it.
         let mut begun: Option<(Instant, Instant)> = None;
         let mut round = 0u32;
         // These are powers of two, so that no look costs a division.
-        let (rounds_per_clock, pauses) = match looks {
-            Looks::Memory => (SHM_ROUNDS_PER_CLOCK, 1),
-            Looks::Socket => (ROUNDS_PER_CLOCK, PAUSES_PER_READ),
-            Looks::Queue => (QUEUE_ROUNDS_PER_CLOCK, 0),
+        let (rounds_per_clock, pauses) = match poll_target {
+            PollTarget::Memory => (SHM_ROUNDS_PER_CLOCK, 1),
+            PollTarget::Socket => (ROUNDS_PER_CLOCK, PAUSES_PER_READ),
+            PollTarget::Queue => (QUEUE_ROUNDS_PER_CLOCK, 0),
         };
         let spin = match wait {
             Wait::Adaptive { .. } if self.yielding.is_dear() => Duration::ZERO,
             wait => wait.spin(),
         };
-        let looks_once = spin.is_zero();
-        let between_clocks = match looks_once {
+        let polls_once = spin.is_zero();
+        let between_clocks = match polls_once {
             true => 0,
             false => rounds_per_clock - 1,
         };
         // True if the last wait found that other threads want this core. They get it between looks.
-        let mut is_shared = looks_once || self.shares_cores.load(Ordering::Relaxed);
+        let mut is_shared = polls_once || self.shares_cores.load(Ordering::Relaxed);
         // Time that this wait's yields have given to other threads.
         let mut given = Duration::ZERO;
         loop {
             round = round.wrapping_add(1);
             let has_moved = turns_engine
-                && match looks {
-                    Looks::Memory if !round.is_multiple_of(SHM_ROUNDS_PER_TURN) => false,
-                    Looks::Queue if round % QUEUE_ROUNDS_PER_TURN != 1 => self.poll_completions(),
+                && match poll_target {
+                    PollTarget::Memory if !round.is_multiple_of(SHM_ROUNDS_PER_TURN) => false,
+                    PollTarget::Queue if round % QUEUE_ROUNDS_PER_TURN != 1 => {
+                        self.poll_completions()
+                    }
                     _ => self.poll(),
                 };
-            let looks_closely = has_moved || round & between_clocks == 0;
-            if (looks_closely || condition.glance())
-                && let Some(output) = condition.look()
+            let polls_closely = has_moved || round & between_clocks == 0;
+            if (polls_closely || condition.poll_quickly())
+                && let Some(output) = condition.check()
             {
                 return Ok(Some(output));
             }
@@ -228,8 +230,8 @@ impl EventLoop {
     /// Tells the keeper that a waiting thread is looking.
     fn note_presence(&self) {
         // Two threads at once may count as one. The keeper only checks that the number changes.
-        let looks = self.presence.load(Ordering::Relaxed).wrapping_add(1);
-        self.presence.store(looks, Ordering::Relaxed);
+        let poll_target = self.presence.load(Ordering::Relaxed).wrapping_add(1);
+        self.presence.store(poll_target, Ordering::Relaxed);
     }
 
     fn sleep_until<C: Condition>(
@@ -431,4 +433,4 @@ const ASK_AFTER: Duration = Duration::from_micros(50);
 const ASK_AGAIN: Duration = Duration::from_millis(1);
 /// The length of a task's look at memory. It delays the other tasks of its thread for no longer than
 /// waking a task takes.
-const LOOK_AT_MEMORY: Duration = Duration::from_micros(4);
+const POLL_MEMORY: Duration = Duration::from_micros(4);

@@ -235,8 +235,12 @@ impl Wire for AnyWire {
         forward!(self, wire => wire.rest(counters), false)
     }
 
-    fn look_for_lost_bytes(&mut self, counters: &SessionCounters, is_awaited: bool) -> Option<u32> {
-        forward!(self, wire => wire.look_for_lost_bytes(counters, is_awaited), None)
+    fn check_for_lost_bytes(
+        &mut self,
+        counters: &SessionCounters,
+        is_awaited: bool,
+    ) -> Option<u32> {
+        forward!(self, wire => wire.check_for_lost_bytes(counters, is_awaited), None)
     }
 
     fn shut(&mut self, now: Instant, session: u64) -> Option<Instant> {

@@ -207,7 +207,7 @@ pub(crate) trait Wire {
 
     /// Returns how many questions to ask the peer because one of its frames stays incomplete, or
     /// because news of it is awaited and no byte comes; `None` if neither is so.
-    fn look_for_lost_bytes(
+    fn check_for_lost_bytes(
         &mut self,
         _counters: &SessionCounters,
         _is_awaited: bool,

@@ -13,7 +13,7 @@ use ibex_ring::parking::{Condition, Ticket, TimedOut};
 use ibex_transport::{
     channel::{AwaitedEnd, ChannelError, FOUND_PER_TURN},
     node::SessionShared,
-    runtime::{BriefLooks, EventLoop, Gathering, Looks, Notified},
+    runtime::{BriefPolls, EventLoop, Gathering, Notified, PollTarget},
 };
 
 use super::{FanInEvent, Opener, member::FanInMember};
@@ -35,7 +35,7 @@ pub struct Gathered<O: Opener> {
     members: Vec<Option<FanInMember<O>>>,
     live: usize,
     /// The kind of look that a waiting call needs.
-    looks: Looks,
+    poll_target: PollTarget,
     /// Members that may have something; `turn` is the one to look at next.
     hot: Vec<usize>,
     turn: usize,
@@ -46,11 +46,11 @@ pub struct Gathered<O: Opener> {
     held: Option<Ticket>,
     /// The waiter is about to sleep, so members without news must tell.
     is_registered: bool,
-    brief_looks: BriefLooks,
+    brief_polls: BriefPolls,
 }
 
 /// Number of looks at a peer that has nothing, before the peer is left alone until it tells.
-pub(super) const HOT_LOOKS: u32 = 64;
+pub(super) const HOT_POLLS: u32 = 64;
 
 /// The result of a look or wait in which nothing came.
 #[derive(Debug)]
@@ -66,14 +66,14 @@ impl<O: Opener> Gathered<O> {
             gathering: Gathering::of(node.runtime()),
             members: Vec::new(),
             live: 0,
-            looks: Looks::Memory,
+            poll_target: PollTarget::Memory,
             hot: Vec::new(),
             turn: 0,
             found: 0,
             events: VecDeque::new(),
             held: None,
             is_registered: false,
-            brief_looks: BriefLooks::default(),
+            brief_polls: BriefPolls::default(),
         })
     }
 
@@ -145,17 +145,17 @@ impl<O: Opener> Gathered<O> {
     pub fn poll_for(
         &mut self,
         context: &mut Context<'_>,
-        may_look: bool,
+        may_poll: bool,
     ) -> Poll<Option<FanInEvent<O::Message>>> {
         if let Some(event) = self.find_now() {
             self.stop_waiting();
             return Poll::Ready(event);
         }
-        let may_look = may_look && self.held.is_none() && self.looks == Looks::Memory;
+        let may_poll = may_poll && self.held.is_none() && self.poll_target == PollTarget::Memory;
         let gathering = self.gathering.clone();
-        let mut brief_looks = mem::take(&mut self.brief_looks);
-        let there = gathering.poll_until(&mut brief_looks, context.waker(), may_look, &mut *self);
-        self.brief_looks = brief_looks;
+        let mut brief_polls = mem::take(&mut self.brief_polls);
+        let there = gathering.poll_until(&mut brief_polls, context.waker(), may_poll, &mut *self);
+        self.brief_polls = brief_polls;
         there.map(|()| self.find())
     }
 
@@ -188,11 +188,11 @@ impl<O: Opener> Gathered<O> {
             let Some(&number) = self.hot.get(self.turn) else {
                 break;
             };
-            let found = self.look_at(number);
+            let found = self.check(number);
             if found.is_some() {
                 self.found = self.found.wrapping_add(1);
                 if self.found.is_multiple_of(FOUND_PER_TURN) {
-                    self.gathering.look_around();
+                    self.gathering.poll_all();
                 }
                 return found;
             }
@@ -201,7 +201,7 @@ impl<O: Opener> Gathered<O> {
     }
 
     /// Looks once at a hot member, and moves the turn to the next one.
-    fn look_at(&mut self, number: usize) -> Option<FanInEvent<O::Message>> {
+    fn check(&mut self, number: usize) -> Option<FanInEvent<O::Message>> {
         let Some(member) = self.members[number].as_mut() else {
             self.hot.swap_remove(self.turn);
             return None;
@@ -221,7 +221,7 @@ impl<O: Opener> Gathered<O> {
             }
             Ok(None) => {
                 member.silent += 1;
-                if member.silent > HOT_LOOKS {
+                if member.silent > HOT_POLLS {
                     return self.cool(self.turn);
                 }
                 self.turn += 1;
@@ -298,7 +298,7 @@ impl<O: Opener> Gathered<O> {
             Some(free) => self.members[free] = Some(member),
             None => self.members.push(Some(member)),
         }
-        self.looks = Gathering::looks_with(self.looks, &session);
+        self.poll_target = Gathering::looks_with(self.poll_target, &session);
         self.live += 1;
         self.hot.push(number);
     }
@@ -369,8 +369,8 @@ impl<O: Opener> Gathered<O> {
         deadline: Option<Instant>,
     ) -> Result<Option<FanInEvent<O::Message>>, NothingCame> {
         self.stop_waiting();
-        let (gathering, looks) = (self.gathering.clone(), self.looks());
-        match gathering.wait(deadline, looks, &mut *self) {
+        let (gathering, poll_target) = (self.gathering.clone(), self.poll_target());
+        match gathering.wait(deadline, poll_target, &mut *self) {
             Ok(()) => Ok(self.find()),
             Err(TimedOut) => Err(NothingCame),
         }
@@ -400,7 +400,7 @@ impl<O: Opener> Gathered<O> {
 impl<O: Opener> Condition for Gathered<O> {
     type Output = ();
 
-    fn look(&mut self) -> Option<()> {
+    fn check(&mut self) -> Option<()> {
         loop {
             if let Some(found) = self.find_now() {
                 // The next call that takes an event gets this one first.
@@ -442,8 +442,8 @@ impl<O: Opener> AwaitedEnd for Gathered<O> {
         self.gathering.event_loops()
     }
 
-    fn looks(&self) -> Looks {
-        self.looks
+    fn poll_target(&self) -> PollTarget {
+        self.poll_target
     }
 }
 

@@ -100,12 +100,12 @@ impl Subscriptions {
             // The first ones may be over, and others be opened in their places.
             let opening: Vec<_> = self.opening.iter().map(|(number, _)| *number).collect();
             for number in opening {
-                self.look_again_at(number);
+                self.check_again(number);
             }
             while let Some(notified) = self.gathering.notified().pop() {
                 match notified {
                     Notified::Session(session) => self.open(session),
-                    Notified::Member(number) => self.look_again_at(number),
+                    Notified::Member(number) => self.check_again(number),
                 }
             }
             self.renew_lost();
@@ -151,7 +151,7 @@ impl Subscriptions {
                 Ok(handle) => {
                     let number = self.number();
                     self.opening.push((number, handle));
-                    next = self.look_at(number);
+                    next = self.check(number);
                 }
                 Err(error) if error.is_end() => {}
                 // Another end with the peer is over, and not dropped yet: see `renew_lost`.
@@ -179,8 +179,8 @@ impl Subscriptions {
         self.next_number
     }
 
-    fn look_again_at(&mut self, number: usize) {
-        if let Some(session) = self.look_at(number) {
+    fn check_again(&mut self, number: usize) {
+        if let Some(session) = self.check(number) {
             self.open(session);
         }
     }
@@ -188,7 +188,7 @@ impl Subscriptions {
     /// Looks at an end that may be open, or over, or at a peer that may subscribe again. Returns the
     /// session if there is no end now, and the peer may subscribe.
     #[must_use]
-    fn look_at(&mut self, number: usize) -> Option<Arc<SessionShared>> {
+    fn check(&mut self, number: usize) -> Option<Arc<SessionShared>> {
         let waker = self.gathering.waker(number);
         if let Some(subscriber) = self.subscribers.get_mut(&number) {
             let Subscriber { member, held, .. } = subscriber;

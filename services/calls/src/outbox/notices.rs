@@ -355,7 +355,7 @@ impl<'a> NoticesTaken<'a> {
 impl Condition for NoticesTaken<'_> {
     type Output = ();
 
-    fn look(&mut self) -> Option<()> {
+    fn check(&mut self) -> Option<()> {
         (!self.outbox.is_held_up()).then_some(())
     }
 

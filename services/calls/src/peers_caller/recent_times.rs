@@ -52,14 +52,14 @@ impl RecentTimes {
     fn record(&self, took: Duration) {
         self.recorder.record(took);
         let calls = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
-        if calls.is_multiple_of(CALLS_PER_LOOK) {
-            self.look(calls.is_multiple_of(CALLS_KEPT));
+        if calls.is_multiple_of(CALLS_PER_POLL) {
+            self.check(calls.is_multiple_of(CALLS_KEPT));
         }
     }
 
     /// Computes the percentile anew.
     #[cold]
-    fn look(&self, begins_anew: bool) {
+    fn check(&self, begins_anew: bool) {
         let mut earlier = lock(&self.earlier);
         let mut recent = self.recorder.snapshot();
         recent.merge(&earlier);
@@ -120,7 +120,7 @@ impl Drop for TimedCall<'_> {
 }
 
 /// The calls after which the percentile is computed, for the first time and again.
-const CALLS_PER_LOOK: u64 = 100;
+const CALLS_PER_POLL: u64 = 100;
 /// The calls after which those before them are forgotten.
 const CALLS_KEPT: u64 = 1000;
 /// The least time after which a call is hedged. A thread takes about so long to be woken, and so a

@@ -223,7 +223,7 @@ impl<T: ?Sized, C: Codec<T>> MemberSender<T, C> {
             advanced => advanced?,
         };
         let sent_up_to = self.sender.position();
-        let begins_anew = self.sender.look_acked(log, position.min(sent_up_to))?;
+        let begins_anew = self.sender.poll_acked(log, position.min(sent_up_to))?;
         Ok(MemberTurn {
             has_sent: sent > 0,
             has_more: matches!(turn, SendTurn::More) || begins_anew,

@@ -110,7 +110,7 @@ impl Node {
     pub(crate) fn transmit(&mut self, now: u64, wire: &mut Wire, ledger: &Ledger) -> Checked<bool> {
         let mut any = false;
         self.complete_writes(wire);
-        self.look_at_rings()?;
+        self.poll_rings()?;
         loop {
             while self.outbound.bytes.len() < FULL_BYTES && self.build_frame()? {}
             self.handle_events(ledger)?;
@@ -142,7 +142,7 @@ impl Node {
     }
 
     /// Builds a frame of a lone record, or tells the session which rings have records.
-    pub(super) fn look_at_rings(&mut self) -> Checked {
+    pub(super) fn poll_rings(&mut self) -> Checked {
         let mut rings = Rings(&mut self.senders);
         let ends = &mut self.with_records;
         ends.clear();

@@ -32,7 +32,7 @@
 //!    next session. A recall that stays unanswered while the waiting sessions use their credit
 //!    twice each no longer counts as coming back. The others share, or take turns at, the
 //!    remainder. They lose the credit of a silent peer and nothing else.
-//! 6. No session has more than one recall open, and a wish looks at [`LOOKS_PER_WISH`] sessions at
+//! 6. No session has more than one recall open, and a wish looks at [`CHECKS_PER_WISH`] sessions at
 //!    most to find idle ones. No step waits for a clock.
 //!
 //! A link makes three calls: [`join`](CreditBroker::join) when its session begins,
@@ -130,7 +130,7 @@ pub struct TooManySessions {
 
 /// Sessions that one wish looks at to find some that use none of their credit. More would find idle
 /// credit sooner and make every wish more expensive while many sessions are busy.
-pub const LOOKS_PER_WISH: usize = 4;
+pub const CHECKS_PER_WISH: usize = 4;
 
 /// Grains in a turn of a session that used all of its last one and had more to send. A turn is told
 /// once, so more of them cost less for each message, and make the round of all longer.
@@ -430,7 +430,7 @@ impl CreditBroker {
         self.holdings.change(session, |holding, free| {
             holding.held += credit;
             *free -= credit;
-            holding.look = None;
+            holding.check = None;
             holding.turn = holding.turn.saturating_sub(credit);
             if term == Term::Turn {
                 holding.recalled += credit;

@@ -25,11 +25,11 @@ pub trait Condition {
     type Output;
 
     /// Looks whether the event has happened. Cheap: called again and again while spinning.
-    fn look(&mut self) -> Option<Self::Output>;
+    fn check(&mut self) -> Option<Self::Output>;
 
     /// Returns whether a look may succeed, judging by the cheapest sign. A look follows now and
     /// then in any case.
-    fn glance(&mut self) -> bool {
+    fn poll_quickly(&mut self) -> bool {
         true
     }
 
@@ -53,12 +53,12 @@ pub trait Condition {
 impl<C: Condition + ?Sized> Condition for &mut C {
     type Output = C::Output;
 
-    fn look(&mut self) -> Option<C::Output> {
-        (**self).look()
+    fn check(&mut self) -> Option<C::Output> {
+        (**self).check()
     }
 
-    fn glance(&mut self) -> bool {
-        (**self).glance()
+    fn poll_quickly(&mut self) -> bool {
+        (**self).poll_quickly()
     }
 
     fn keep_nothing_back(&mut self) {
@@ -80,7 +80,7 @@ impl<C: Condition + ?Sized> Condition for &mut C {
 
 /// Polls `condition` for a task. Where the event may come by a turn of the caller, `turn` runs one.
 pub fn poll<C: Condition>(mut condition: C, waker: &Waker, turn: impl FnOnce()) -> Poll<C::Output> {
-    match condition.look() {
+    match condition.check() {
         Some(found) => {
             condition.leave();
             Poll::Ready(found)
@@ -98,7 +98,7 @@ pub fn poll_again<C: Condition>(
     condition.register(waker);
     condition.ask();
     turn();
-    match condition.look() {
+    match condition.check() {
         Some(found) => {
             condition.leave();
             Poll::Ready(found)
@@ -139,12 +139,12 @@ pub fn sleep<C: Condition>(
     let (waker, parker) = thread_waker();
     condition.register(&waker);
     condition.ask();
-    let found = condition.look();
+    let found = condition.check();
     if found.is_none() {
         park(&waker, &parker);
     }
     condition.leave();
-    found.or_else(|| condition.look())
+    found.or_else(|| condition.check())
 }
 
 /// A condition that a function decides, whose waiters are woken at one slot.
@@ -152,21 +152,21 @@ pub fn sleep<C: Condition>(
 pub struct AtSlot<'a, F> {
     slot: &'a WaitSlot,
     held: &'a mut Option<Ticket>,
-    look: F,
+    check: F,
 }
 
 impl<'a, F> AtSlot<'a, F> {
     /// Makes the condition for one waiter, whose ticket is kept in `held` while it waits.
-    pub fn new(slot: &'a WaitSlot, held: &'a mut Option<Ticket>, look: F) -> Self {
-        Self { slot, held, look }
+    pub fn new(slot: &'a WaitSlot, held: &'a mut Option<Ticket>, check: F) -> Self {
+        Self { slot, held, check }
     }
 }
 
 impl<T, F: FnMut() -> Option<T>> Condition for AtSlot<'_, F> {
     type Output = T;
 
-    fn look(&mut self) -> Option<T> {
-        (self.look)()
+    fn check(&mut self) -> Option<T> {
+        (self.check)()
     }
 
     fn register(&mut self, waker: &Waker) {
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn a_thread_blocks_until_the_event_and_leaves_nothing() {
         let (slot, events) = (WaitSlot::new(), AtomicU32::new(0));
-        let look = || (events.load(Ordering::Acquire) == 2).then_some("two");
+        let check = || (events.load(Ordering::Acquire) == 2).then_some("two");
         thread::scope(|scope| {
             scope.spawn(|| {
                 for _ in 0..2 {
@@ -202,7 +202,7 @@ mod tests {
                 }
             });
             let mut held = None;
-            let found = block(AtSlot::new(&slot, &mut held, look), None);
+            let found = block(AtSlot::new(&slot, &mut held, check), None);
             assert_eq!(found, Ok("two"));
             assert!(held.is_none());
         });
@@ -221,14 +221,14 @@ mod tests {
     #[test]
     fn a_poll_leaves_its_waker_only_while_it_is_pending() {
         let (slot, events) = (WaitSlot::new(), AtomicU32::new(0));
-        let look = || (events.load(Ordering::Acquire) > 0).then_some(());
+        let check = || (events.load(Ordering::Acquire) > 0).then_some(());
         let mut held = None;
         let waker = Waker::noop();
-        assert!(poll(AtSlot::new(&slot, &mut held, look), waker, || ()).is_pending());
+        assert!(poll(AtSlot::new(&slot, &mut held, check), waker, || ()).is_pending());
         assert!(slot.is_waiting());
         // The turn behind the registration brings the event.
         let turn = || events.store(1, Ordering::Release);
-        assert!(poll(AtSlot::new(&slot, &mut held, look), waker, turn).is_ready());
+        assert!(poll(AtSlot::new(&slot, &mut held, check), waker, turn).is_ready());
         assert!(held.is_none() && !slot.is_waiting());
     }
 }

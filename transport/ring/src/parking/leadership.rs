@@ -329,7 +329,7 @@ impl<E> Leadership<E> {
 
     /// Goes to sleep for the engine, whose last turn moved nothing; for the leader alone.
     ///
-    /// `is_woken` says whether the leader was woken already. `look` looks at everything else behind
+    /// `is_woken` says whether the leader was woken already. `check` looks at everything else behind
     /// the fence. It is told whether the leader has to stay awake for what was found so far. It
     /// returns what `sleep` needs, or `None` if there is something to do. `sleep` returns when the
     /// bell or anything else rings.
@@ -337,7 +337,7 @@ impl<E> Leadership<E> {
         &self,
         mut engine: MutexGuard<'_, E>,
         is_woken: impl FnOnce() -> bool,
-        look: impl FnOnce(&mut E, bool) -> Option<T>,
+        check: impl FnOnce(&mut E, bool) -> Option<T>,
         sleep: impl FnOnce(T) -> R,
     ) -> Option<R> {
         self.sleeping.store(true, Ordering::Relaxed);
@@ -348,7 +348,7 @@ impl<E> Leadership<E> {
         let is_claimed = self.is_claimed() && self.seat.load(Ordering::Relaxed) == KEPT;
         // Rule 3.
         let is_woken = is_woken();
-        let wanted = look(&mut engine, marked || is_claimed || is_woken);
+        let wanted = check(&mut engine, marked || is_claimed || is_woken);
         drop(engine);
         let slept = wanted.map(sleep);
         self.sleeping.store(false, Ordering::Relaxed);
@@ -359,18 +359,18 @@ impl<E> Leadership<E> {
 
     /// Parks the driving task, whose last turn moved nothing. Returns whether it may wait now.
     ///
-    /// `look` looks at everything behind the fence. It is told whether a mark was left, and returns
+    /// `check` looks at everything behind the fence. It is told whether a mark was left, and returns
     /// false if there is work to do.
     pub fn park(
         &self,
         mut engine: MutexGuard<'_, E>,
-        look: impl FnOnce(&mut E, bool) -> bool,
+        check: impl FnOnce(&mut E, bool) -> bool,
     ) -> bool {
         self.parked.store(true, Ordering::Relaxed);
         // SLEEP, pairs with `rouse`.
         fence(Ordering::SeqCst);
         let is_marked = self.marked.load(Ordering::Relaxed);
-        let may_wait = look(&mut engine, is_marked);
+        let may_wait = check(&mut engine, is_marked);
         if !may_wait {
             self.unpark();
         }

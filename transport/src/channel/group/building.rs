@@ -55,7 +55,7 @@ impl<'g, P: Clone, M: GroupMessage> Building<'g, P, M> {
             Some(length) => length,
             None => self.encode()?,
         };
-        self.group.look_at_all(self.open_by, |_, member| {
+        self.group.check_all(self.open_by, |_, member| {
             if member.has_message {
                 return Ok(());
             }
@@ -78,7 +78,7 @@ impl<'g, P: Clone, M: GroupMessage> Building<'g, P, M> {
             } = self;
             let typical = group.typical;
             let mut first = None;
-            group.look_at_all(self.open_by, |index, member| {
+            group.check_all(self.open_by, |index, member| {
                 let wanted = *wanted.get_or_insert_with(|| message.size().unwrap_or(typical));
                 if first.is_none() {
                     member.place(wanted)?;
@@ -169,9 +169,9 @@ impl<'g, P: Clone, M: GroupMessage> Building<'g, P, M> {
                 return Err(failure);
             }
             let runtime = self.group.runtime.clone();
-            let until = self.look_again_at(&failure, deadline);
-            let looks = self.group.looks();
-            match runtime.wait(until, looks, self.placed()) {
+            let until = self.check_again(&failure, deadline);
+            let poll_target = self.group.poll_target();
+            match runtime.wait(until, poll_target, self.placed()) {
                 Ok(settled) => return settled,
                 Err(TimedOut) => match self.attempt() {
                     Err(again) if again.is_transient() => failure = again,
@@ -183,7 +183,7 @@ impl<'g, P: Clone, M: GroupMessage> Building<'g, P, M> {
 
     /// Tries in a task. Members without a place wake it while it is pending.
     pub(super) fn poll(&mut self, waker: &Waker) -> Poll<Result<u64, GroupFailure<P>>> {
-        if let Some(settled) = self.placed().look() {
+        if let Some(settled) = self.placed().check() {
             return Poll::Ready(settled);
         }
         let waker = self.group.begin_wait(waker);
@@ -202,13 +202,9 @@ impl<'g, P: Clone, M: GroupMessage> Building<'g, P, M> {
     }
 
     /// Returns the time at which to look again even without news from members.
-    fn look_again_at(
-        &self,
-        failure: &GroupFailure<P>,
-        deadline: Option<Instant>,
-    ) -> Option<Instant> {
+    fn check_again(&self, failure: &GroupFailure<P>, deadline: Option<Instant>) -> Option<Instant> {
         let lacking = self.group.members.iter().filter(|member| member.is_lacking);
-        let members = lacking.filter_map(|member| member.look_again_at(self.group.when_full));
+        let members = lacking.filter_map(|member| member.check_again(self.group.when_full));
         let open_by = match failure {
             GroupFailure::NotOpen(_) => self.open_by,
             _ => None,
@@ -266,7 +262,7 @@ struct Placed<'b, 'g, P: Clone, M> {
 impl<P: Clone, M: GroupMessage> Condition for Placed<'_, '_, P, M> {
     type Output = Result<u64, GroupFailure<P>>;
 
-    fn look(&mut self) -> Option<Self::Output> {
+    fn check(&mut self) -> Option<Self::Output> {
         if let Some(waker) = &self.waker {
             return self.building.attempt_watched(waker);
         }

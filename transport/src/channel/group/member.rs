@@ -212,7 +212,7 @@ impl<P: Clone> Member<P> {
     }
 
     /// Returns the time at which a wait for the member has to look again in any case.
-    pub(super) fn look_again_at(&self, when_full: WhenFull) -> Option<Instant> {
+    pub(super) fn check_again(&self, when_full: WhenFull) -> Option<Instant> {
         let notice_at = self.handle.end().stall.notice_at();
         let times = [self.drop_at(when_full), notice_at];
         times.into_iter().flatten().min()

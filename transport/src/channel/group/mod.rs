@@ -34,7 +34,7 @@ pub use self::{
 use super::{Abort, ChannelError, SendHandle};
 use crate::{
     node::{Warning, warn_of},
-    runtime::{Looks, Runtime},
+    runtime::{PollTarget, Runtime},
 };
 use ibex_ring::parking::{Patience, Ticket};
 
@@ -396,18 +396,18 @@ impl<P: Clone> SendGroup<P> {
         Ok(())
     }
 
-    /// Applies `look` to every member, and drops those that cannot be sent to any more. A full
+    /// Applies `check` to every member, and drops those that cannot be sent to any more. A full
     /// member does not end the round, so that the time of each full member runs from now.
     #[inline]
-    fn look_at_all(
+    fn check_all(
         &mut self,
         open_by: Option<Instant>,
-        mut look: impl FnMut(usize, &mut Member<P>) -> Result<(), ChannelError>,
+        mut check: impl FnMut(usize, &mut Member<P>) -> Result<(), ChannelError>,
     ) -> Result<(), GroupFailure<P>> {
         let mut lacking = Ok(());
         let mut index = 0;
         while let Some(member) = self.members.get_mut(index) {
-            let Err(failure) = look(index, member) else {
+            let Err(failure) = check(index, member) else {
                 member.has_place();
                 index += 1;
                 continue;
@@ -461,12 +461,12 @@ impl<P: Clone> SendGroup<P> {
     }
 
     /// Returns the widest kind of look that a member's session needs of a waiting call.
-    fn looks(&self) -> Looks {
-        let looks = self
+    fn poll_target(&self) -> PollTarget {
+        let poll_target = self
             .members
             .iter()
-            .map(|member| member.handle.session().looks());
-        looks.max().unwrap_or(Looks::Memory)
+            .map(|member| member.handle.session().poll_target());
+        poll_target.max().unwrap_or(PollTarget::Memory)
     }
 
     /// Takes back all that a thread or task left at members for a wait that is over.

@@ -115,14 +115,14 @@ impl<P: Clone> SendGroup<P> {
             return Err(QuorumFailure::TimedOut(self.votes(sequence)));
         };
         self.ask_for(sequence, |end, ask, _| end.path.ask_ahead(end, ask));
-        let (runtime, looks) = (self.runtime.clone(), self.looks());
+        let (runtime, poll_target) = (self.runtime.clone(), self.poll_target());
         let reached = Reached {
             group: self,
             sequence,
             quorum,
             is_asked: true,
         };
-        match runtime.wait(deadline, looks, reached) {
+        match runtime.wait(deadline, poll_target, reached) {
             Ok(answer) => answer,
             Err(TimedOut) => Err(QuorumFailure::TimedOut(self.votes(sequence))),
         }
@@ -250,7 +250,7 @@ struct Reached<'g, P> {
 impl<P: Clone> Condition for Reached<'_, P> {
     type Output = Result<(), QuorumFailure<P>>;
 
-    fn look(&mut self) -> Option<Self::Output> {
+    fn check(&mut self) -> Option<Self::Output> {
         self.group.answer(self.sequence, self.quorum)
     }
 

@@ -64,9 +64,9 @@ impl ReceiveHandle {
         for turn in 0..self.reply_delay {
             std::hint::black_box(turn);
         }
-        for looks in 0..HEADER_SPINS {
+        for poll_target in 0..HEADER_SPINS {
             if !ring.is_empty() {
-                self.reply_delay = match looks {
+                self.reply_delay = match poll_target {
                     0 => self.reply_delay.saturating_sub(DELAY_STEP),
                     1..REPLY_LOOKS => (self.reply_delay + 4 * DELAY_STEP).min(MAX_REPLY_DELAY),
                     _ => 0,
@@ -203,7 +203,7 @@ impl<'a> NextMessage<'a> {
     }
 
     #[inline(never)]
-    fn look_closely(&mut self) -> bool {
+    fn poll_closely(&mut self) -> bool {
         *self.found = self.handle.poll_slow();
         !matches!(self.found, Ok(None))
     }
@@ -213,12 +213,12 @@ impl Condition for NextMessage<'_> {
     type Output = ();
 
     #[inline]
-    fn look(&mut self) -> Option<()> {
-        (self.handle.has_plain() || self.look_closely()).then_some(())
+    fn check(&mut self) -> Option<()> {
+        (self.handle.has_plain() || self.poll_closely()).then_some(())
     }
 
     #[inline]
-    fn glance(&mut self) -> bool {
+    fn poll_quickly(&mut self) -> bool {
         self.handle.has_plain() || self.handle.source.may_have_copy()
     }
 

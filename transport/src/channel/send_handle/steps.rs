@@ -100,7 +100,7 @@ impl SendEnd {
                 enough: &mut enough,
             };
             if released.is_none()
-                && let Some(answer) = room.look()
+                && let Some(answer) = room.check()
             {
                 break answer;
             }
@@ -111,7 +111,7 @@ impl SendEnd {
                 if patience == Patience::None {
                     session.requests.poll();
                 }
-                break room.look().ok_or(ChannelError::WouldBlock)?;
+                break room.check().ok_or(ChannelError::WouldBlock)?;
             };
             if self.times.is_some() {
                 waits_since.get_or_insert_with(clock::now);

@@ -111,7 +111,7 @@ impl Stage {
         sender.send(Some(1), Patience::None, encode).expect("sent");
         self.settle();
         let message = receiver.receive(Patience::None).expect("a message");
-        self.wait(sender, 2 * LOOKS);
+        self.wait(sender, 2 * CHECKS);
         message
     }
 }

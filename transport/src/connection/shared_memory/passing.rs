@@ -40,7 +40,7 @@ impl Core {
 
     /// Takes in messages from the Unix socket, and tries again to pass messages that could not be
     /// passed.
-    pub(crate) fn look_at_unix(&mut self, context: &mut Context<'_>) {
+    pub(crate) fn check_unix(&mut self, context: &mut Context<'_>) {
         self.receive_passed(PASSED_PER_TURN, context);
         self.flush_passed(context);
         if let Some(shared_memory) = &mut self.shared_memory

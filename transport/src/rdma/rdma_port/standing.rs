@@ -55,7 +55,7 @@ impl RdmaPort {
     ///
     /// # Errors
     /// [`VerbsError`] if the device is gone.
-    pub(crate) fn look_at_port(&self) -> Result<PortNews, VerbsError> {
+    pub(crate) fn check_port(&self) -> Result<PortNews, VerbsError> {
         let device = self.opened()?.device;
         let now = Standing::of(&device, self.port, self.partition_key)?;
         let mut standing = lock(&self.standing);

@@ -19,7 +19,7 @@ pub(super) struct LostBytes {
     /// Number of questions in the last round for the same frame.
     asked: u32,
     /// Looks that found no more bytes since then.
-    looks: u32,
+    poll_target: u32,
 }
 
 /// A look's result: whether bytes are missed, and what to do about it.
@@ -36,7 +36,7 @@ pub(super) enum Finding {
 impl LostBytes {
     /// Checks whether bytes have come that are missed. `bytes` and complete `frames` have arrived in
     /// total.
-    pub(super) fn look(&mut self, is_missed: bool, bytes: u64, frames: u64) -> Finding {
+    pub(super) fn check(&mut self, is_missed: bool, bytes: u64, frames: u64) -> Finding {
         if !is_missed {
             *self = Self::default();
             return Finding::Nothing;
@@ -47,18 +47,18 @@ impl LostBytes {
             *self = Self {
                 seen: self.seen,
                 asked: if is_same { self.asked } else { 0 },
-                looks: 0,
+                poll_target: 0,
             };
             return Finding::Wait;
         }
-        let looks = self.looks;
-        self.looks = looks.saturating_add(1);
-        if looks == 0 {
+        let poll_target = self.poll_target;
+        self.poll_target = poll_target.saturating_add(1);
+        if poll_target == 0 {
             self.asked = (self.asked * MORE).clamp(1, MOST_AT_ONCE);
             return Finding::Ask(self.asked);
         }
         // A peer that has stopped for long finds few questions when it continues.
-        match looks < STEADY || looks.is_power_of_two() {
+        match poll_target < STEADY || poll_target.is_power_of_two() {
             true => Finding::Ask(1),
             false => Finding::Wait,
         }
@@ -82,36 +82,36 @@ mod tests {
     fn a_frame_that_grows_is_left_alone() {
         let mut cut = LostBytes::default();
         for bytes in 0..100 {
-            assert_eq!(cut.look(true, bytes, 7), Finding::Wait);
+            assert_eq!(cut.check(true, bytes, 7), Finding::Wait);
         }
-        assert_eq!(cut.look(false, 100, 8), Finding::Nothing);
+        assert_eq!(cut.check(false, 100, 8), Finding::Nothing);
     }
 
     #[test]
     fn a_peer_that_has_stopped_is_asked_steadily_and_then_ever_more_seldom() {
         let mut cut = LostBytes::default();
-        assert_eq!(cut.look(true, 10, 7), Finding::Wait);
+        assert_eq!(cut.check(true, 10, 7), Finding::Wait);
         for _ in 0..STEADY {
-            assert_eq!(cut.look(true, 10, 7), Finding::Ask(1));
+            assert_eq!(cut.check(true, 10, 7), Finding::Ask(1));
         }
-        let asked = (0..1000).filter(|_| cut.look(true, 10, 7) != Finding::Wait);
+        let asked = (0..1000).filter(|_| cut.check(true, 10, 7) != Finding::Wait);
         assert_eq!(asked.count(), 5);
         // The frame grows again.
-        assert_eq!(cut.look(true, 11, 8), Finding::Wait);
-        assert_eq!(cut.look(true, 11, 8), Finding::Ask(1));
+        assert_eq!(cut.check(true, 11, 8), Finding::Wait);
+        assert_eq!(cut.check(true, 11, 8), Finding::Ask(1));
     }
 
     #[test]
     fn a_hole_of_any_length_is_filled_soon() {
         for hole in [1, 23, 24, 25, 1000, MAX_FRAME_BYTES as u64] {
-            let (mut cut, mut come, mut looks) = (LostBytes::default(), 0, 0);
+            let (mut cut, mut come, mut poll_target) = (LostBytes::default(), 0, 0);
             while come < hole {
-                looks += 1;
-                if let Finding::Ask(times) = cut.look(true, come, 7) {
+                poll_target += 1;
+                if let Finding::Ask(times) = cut.check(true, come, 7) {
                     come += u64::from(times) * CHECKED_HEADER_BYTES as u64;
                 }
             }
-            assert!(looks <= 12, "{hole}: {looks}");
+            assert!(poll_target <= 12, "{hole}: {poll_target}");
         }
     }
 }

@@ -242,13 +242,17 @@ impl Wire for StreamWire {
         false
     }
 
-    fn look_for_lost_bytes(&mut self, counters: &SessionCounters, is_awaited: bool) -> Option<u32> {
+    fn check_for_lost_bytes(
+        &mut self,
+        counters: &SessionCounters,
+        is_awaited: bool,
+    ) -> Option<u32> {
         let part = self.layer.part_bytes();
         let bytes = counters.bytes_received.get() + counters.control_bytes_received.get();
         let (bytes, frames) = (bytes + part as u64, self.inbound.frames);
         let is_cut = self.inbound.is_in_frame() || part > 0;
         let is_missed = !self.has_leftover && (is_cut || is_awaited);
-        match self.lost_bytes.look(is_missed, bytes, frames) {
+        match self.lost_bytes.check(is_missed, bytes, frames) {
             Finding::Nothing => None,
             // The socket has no room for a question either.
             Finding::Ask(_) if !self.is_written() => Some(0),

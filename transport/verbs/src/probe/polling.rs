@@ -57,7 +57,7 @@ pub struct PollingWish {
 const MESSAGES: u32 = 3;
 const ROUNDS: u32 = 3;
 /// Looks after each round that have to find nothing.
-const EMPTY_LOOKS: usize = 4;
+const EMPTY_POLLS: usize = 4;
 /// A device sends to itself within microseconds; one that takes longer has its queue pair
 /// elsewhere or broken.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
@@ -247,12 +247,12 @@ impl TestQueue {
     fn check(&mut self, round: u32) -> Result<(), ProbeFailure> {
         let deadline = Instant::now() + PATIENCE;
         let wanted = 2 * MESSAGES as usize;
-        let (mut seen, mut empty_looks) = (Vec::new(), 0);
+        let (mut seen, mut empty_polls) = (Vec::new(), 0);
         let mut room = [WorkCompletion::EMPTY; 4];
-        while seen.len() < wanted || empty_looks < EMPTY_LOOKS {
+        while seen.len() < wanted || empty_polls < EMPTY_POLLS {
             let found = self.queue.poll(&mut room)?;
             if found.is_empty() {
-                empty_looks += usize::from(seen.len() == wanted);
+                empty_polls += usize::from(seen.len() == wanted);
                 if Instant::now() > deadline {
                     let count = seen.len();
                     return Err(ProbeFailure::wrong(format!(

@@ -19,7 +19,7 @@ pub(super) struct Turn<'a> {
 impl Condition for Turn<'_> {
     type Output = Option<CallId>;
 
-    fn look(&mut self) -> Option<Self::Output> {
+    fn check(&mut self) -> Option<Self::Output> {
         let found = {
             let mut slots = self.state.slots();
             match slots.id(self.key) {
@@ -54,7 +54,7 @@ pub(super) struct FrameArrival<'a> {
 impl Condition for FrameArrival<'_> {
     type Output = NextFrame;
 
-    fn look(&mut self) -> Option<NextFrame> {
+    fn check(&mut self) -> Option<NextFrame> {
         let state = self.state;
         let next = state.slots().next_frame(self.key);
         next.or_else(|| {

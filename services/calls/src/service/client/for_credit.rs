@@ -16,7 +16,7 @@ pub(crate) struct ForCredit<'a> {
 impl Condition for ForCredit<'_> {
     type Output = Result<(), SendError>;
 
-    fn look(&mut self) -> Option<Self::Output> {
+    fn check(&mut self) -> Option<Self::Output> {
         self.client.credit(self.id).or_else(|| {
             self.client.service.attend();
             self.client.credit(self.id)

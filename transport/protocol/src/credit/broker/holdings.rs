@@ -176,7 +176,7 @@ pub(super) struct Holding {
     pub(super) due: Option<u64>,
     pub(super) is_overdue: bool,
     /// The state at the last look; `None` if the session was given something since.
-    pub(super) look: Option<Look>,
+    pub(super) check: Option<Look>,
     /// The time at which the session becomes inactive, while it holds and wants nothing.
     pub(super) lapses: Option<u64>,
 }

@@ -2,7 +2,7 @@
 //! that do not answer.
 #![forbid(unsafe_code)]
 
-use super::{CreditAction, CreditBroker, LOOKS_PER_WISH, SessionId, holdings::Look};
+use super::{CHECKS_PER_WISH, CreditAction, CreditBroker, SessionId, holdings::Look};
 
 impl CreditBroker {
     /// Recalls credit for `wanting` from the next session that has to give.
@@ -51,7 +51,7 @@ impl CreditBroker {
         let until = used(busy) + self.held(busy);
         // In that time every session could have made a wish, and the witness used credit.
         let patience = 2 * self.holdings.len();
-        for _ in 0..LOOKS_PER_WISH {
+        for _ in 0..CHECKS_PER_WISH {
             let Some((session, holding)) = self.holdings.behind(self.hand) else {
                 return false;
             };
@@ -61,17 +61,17 @@ impl CreditBroker {
             }
             let now = used(session);
             let is_witness = |session| self.holdings.get(session).is_some_and(|one| one.is_active);
-            let look = holding
-                .look
-                .filter(|look| look.used == now && is_witness(look.witness));
-            let is_idle = look.is_some_and(|look| used(look.witness) > look.until);
-            let look = match look {
-                Some(look) if used(look.witness) > look.seen => Look {
-                    seen: used(look.witness),
+            let check = holding
+                .check
+                .filter(|check| check.used == now && is_witness(check.witness));
+            let is_idle = check.is_some_and(|check| used(check.witness) > check.until);
+            let check = match check {
+                Some(check) if used(check.witness) > check.seen => Look {
+                    seen: used(check.witness),
                     wishes: self.next_ticket,
-                    ..look
+                    ..check
                 },
-                Some(look) if self.next_ticket - look.wishes <= patience => look,
+                Some(check) if self.next_ticket - check.wishes <= patience => check,
                 // The witness, if there is one, has fallen silent.
                 _ => Look {
                     used: now,
@@ -82,7 +82,7 @@ impl CreditBroker {
                 },
             };
             self.holdings.change(session, |holding, _| {
-                holding.look = Some(look);
+                holding.check = Some(check);
                 holding.is_active = !is_idle;
             });
             if is_idle {

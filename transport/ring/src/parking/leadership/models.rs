@@ -217,7 +217,7 @@ fn in_thread(node: &Arc<Node>, act: fn(&Node)) -> thread::JoinHandle<()> {
     })
 }
 
-/// Mutants: rouse_fence_missing, sleep_fence_missing, looked_early.
+/// Mutants: rouse_fence_missing, sleep_fence_missing, polled_early.
 #[test]
 fn loom_marked_or_roused() {
     loom::model(|| {
@@ -232,7 +232,7 @@ fn loom_marked_or_roused() {
     });
 }
 
-/// Mutants: drive_mark_missing, rouse_fence_missing, sleep_fence_missing, looked_early.
+/// Mutants: drive_mark_missing, rouse_fence_missing, sleep_fence_missing, polled_early.
 #[test]
 fn loom_driven_or_roused() {
     loom::model(|| {

@@ -49,16 +49,16 @@ fn the_keeper_is_asked_once_for_its_seat() {
     let ring = || rung.set(rung.get() + 1);
     let kept = leadership.try_keep();
     assert!(leadership.try_lead().is_none() && !leadership.is_claimed());
-    let look = |_: &mut (), stay: bool| (!stay).then_some(());
+    let check = |_: &mut (), stay: bool| (!stay).then_some(());
     let claim_twice = |()| {
         leadership.claim(|| false, || panic!("the keeper is wanted"));
         leadership.claim(|| true, ring);
         leadership.claim(|| true, ring);
     };
-    leadership.sleep(leadership.lock(), || false, look, claim_twice);
+    leadership.sleep(leadership.lock(), || false, check, claim_twice);
     assert!(leadership.is_claimed() && rung.get() == 1);
     // The keeper would not sleep through the claim either.
-    let slept = leadership.sleep(leadership.lock(), || false, look, |()| ());
+    let slept = leadership.sleep(leadership.lock(), || false, check, |()| ());
     assert_eq!(slept, None);
     drop(kept);
     assert!(!leadership.is_claimed() && leadership.try_lead().is_some());
@@ -153,8 +153,8 @@ fn a_program_that_sleeps_on_the_bell_is_rung_for_unless_the_turn_is_run() {
 fn a_mark_or_a_wake_up_keeps_the_leader_awake() {
     let leadership = Leadership::new(());
     let sleeps = |is_woken: bool| {
-        let look = |_: &mut (), stay: bool| (!stay).then_some(());
-        let slept = leadership.sleep(leadership.lock(), || is_woken, look, |()| ());
+        let check = |_: &mut (), stay: bool| (!stay).then_some(());
+        let slept = leadership.sleep(leadership.lock(), || is_woken, check, |()| ());
         slept.is_some()
     };
     assert!(sleeps(false) && !sleeps(true));

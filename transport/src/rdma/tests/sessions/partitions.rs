@@ -56,7 +56,7 @@ fn queue_pairs_are_in_the_partition_of_the_choice_wherever_its_key_stands() {
     let moved =
         "its LID 12, partition 0x8001 at index 3 became LID 12, partition 0x8001 at index 1";
     assert_eq!(
-        rdma_port.look_at_port().unwrap(),
+        rdma_port.check_port().unwrap(),
         PortNews::Moved(rdma_port.of_port(moved)),
         "queue pairs of before send with another key now"
     );

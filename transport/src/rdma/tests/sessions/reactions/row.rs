@@ -186,7 +186,7 @@ impl Row {
             Fact::Removed => {
                 fake.change(DEVICE, |device| device.is_listed = false);
                 let node = &self.test.stage.nodes[0];
-                node.runtime.look_for_device(node.rdma_port.clone());
+                node.runtime.check_for_device(node.rdma_port.clone());
             }
         }
         self.test.stage.settle_first();

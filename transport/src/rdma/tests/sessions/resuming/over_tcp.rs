@@ -67,7 +67,7 @@ fn a_device_that_fails_or_is_removed_is_closed_and_the_session_goes_on() {
         if is_removed {
             fake.change(DEVICE, |device| device.is_listed = false);
             for node in &test.stage.nodes {
-                node.runtime.look_for_device(node.rdma_port.clone());
+                node.runtime.check_for_device(node.rdma_port.clone());
             }
         } else {
             let event = RawEvent {

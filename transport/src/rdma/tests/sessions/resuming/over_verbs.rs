@@ -141,7 +141,7 @@ fn a_device_that_was_removed_and_is_back_is_used_again() {
         .fake
         .change(DEVICE, |device| device.is_listed = false);
     for node in &test.stage.nodes {
-        node.runtime.look_for_device(node.rdma_port.clone());
+        node.runtime.check_for_device(node.rdma_port.clone());
     }
     test.carry(10);
     test.settle_asking();

@@ -4,14 +4,14 @@
 
 /// The record of one place where tasks look before they wait. Looks that find nothing become rare.
 #[derive(Debug, Default)]
-pub struct BriefLooks {
+pub struct BriefPolls {
     /// Looks in a row that found nothing.
     misses: u32,
     /// Looks to leave out, since the last ones found nothing.
     left_out: u32,
 }
 
-impl BriefLooks {
+impl BriefPolls {
     /// Returns whether a task that begins to wait should look for a moment.
     #[inline]
     pub(crate) fn is_worth_one(&mut self) -> bool {
@@ -21,7 +21,7 @@ impl BriefLooks {
     }
 
     /// Notes whether a look has found something.
-    pub(crate) fn has_looked(&mut self, has_found: bool) {
+    pub(crate) fn has_polled(&mut self, has_found: bool) {
         self.misses = match has_found {
             true => 0,
             false => (self.misses + 1).min(MOST_MISSES),
@@ -41,17 +41,17 @@ mod tests {
 
     #[test]
     fn looks_in_vain_become_rare_and_one_that_finds_something_makes_them_frequent() {
-        let mut brief_looks = BriefLooks::default();
-        let mut looks = 0;
+        let mut brief_polls = BriefPolls::default();
+        let mut poll_target = 0;
         for _ in 0..10_000 {
-            if brief_looks.is_worth_one() {
-                brief_looks.has_looked(false);
-                looks += 1;
+            if brief_polls.is_worth_one() {
+                brief_polls.has_polled(false);
+                poll_target += 1;
             }
         }
-        assert!((80..100).contains(&looks), "{looks}");
-        while !brief_looks.is_worth_one() {}
-        brief_looks.has_looked(true);
-        assert!(brief_looks.is_worth_one());
+        assert!((80..100).contains(&poll_target), "{poll_target}");
+        while !brief_polls.is_worth_one() {}
+        brief_polls.has_polled(true);
+        assert!(brief_polls.is_worth_one());
     }
 }
