@@ -170,7 +170,7 @@ fn a_peer_of_another_major_version_is_told_in_its_own_way() {
     meeting.cut_after = 2;
     meeting.run();
     meeting.dialer.handle_closed(None);
-    meeting.attend_dialer();
+    meeting.drive_dialer();
     assert_eq!(meeting.dialer_end.expect("ended").unwrap_err(), ending);
     // The older peer listens, and never hangs up.
     let mut meeting = Meeting::new(&local(1), &older);
@@ -202,7 +202,7 @@ fn a_message_out_of_turn_ends_the_handshake() {
             let mut bytes = Vec::new();
             message.write_checked(meeting.before_dialer_hears(), &mut bytes);
             meeting.dialer.handle_bytes(&bytes);
-            meeting.attend_dialer();
+            meeting.drive_dialer();
             let error = meeting.dialer_end.expect("ended").unwrap_err();
             assert_eq!(error, HandshakeError::OutOfTurn { step, kind });
         }

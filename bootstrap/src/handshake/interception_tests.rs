@@ -116,8 +116,8 @@ fn bytes_replayed_from_another_handshake_are_refused() {
     let _ = meeting.dialer.poll_transmit();
     meeting.dialer.handle_bytes(&overheard.from_acceptor);
     for _ in 0..2 {
-        meeting.attend_dialer();
-        meeting.attend_acceptor();
+        meeting.drive_dialer();
+        meeting.drive_acceptor();
         meeting.wait_for_ever();
     }
     for end in [meeting.dialer_end.take(), meeting.acceptor_end.take()] {

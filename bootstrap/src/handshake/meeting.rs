@@ -136,18 +136,18 @@ impl Meeting {
                 self.from_dialer.extend(&bytes);
                 for piece in self.deliverable(&bytes, (true, start)) {
                     self.acceptor.handle_bytes(&piece);
-                    self.attend_acceptor();
+                    self.drive_acceptor();
                 }
             }
-            self.attend_dialer();
-            self.attend_acceptor();
+            self.drive_dialer();
+            self.drive_acceptor();
             while let Some(bytes) = self.acceptor.poll_transmit() {
                 quiet = false;
                 let start = self.from_acceptor.len();
                 self.from_acceptor.extend(&bytes);
                 for piece in self.deliverable(&bytes, (false, start)) {
                     self.dialer.handle_bytes(&piece);
-                    self.attend_dialer();
+                    self.drive_dialer();
                 }
             }
             if quiet {
@@ -169,7 +169,7 @@ impl Meeting {
                     false => bytes,
                 };
                 self.acceptor.handle_bytes(&bytes);
-                self.attend_acceptor();
+                self.drive_acceptor();
             }
             while let Some(bytes) = self.acceptor.poll_transmit() {
                 quiet = false;
@@ -179,7 +179,7 @@ impl Meeting {
                     false => Self::part_of(stream, &mut heard, self.from_acceptor.len()),
                 };
                 self.dialer.handle_bytes(&bytes);
-                self.attend_dialer();
+                self.drive_dialer();
             }
             if quiet {
                 return;
@@ -206,8 +206,8 @@ impl Meeting {
         self.now += TIMEOUT;
         self.dialer.handle_timeout(self.now);
         self.acceptor.handle_timeout(self.now);
-        self.attend_dialer();
-        self.attend_acceptor();
+        self.drive_dialer();
+        self.drive_acceptor();
     }
 
     /// Returns whether both ends finish, at the latest by the deadline, if they hear `bytes` after
@@ -283,7 +283,7 @@ impl Meeting {
             .collect()
     }
 
-    pub(super) fn attend_dialer(&mut self) {
+    pub(super) fn drive_dialer(&mut self) {
         while let Some(event) = self.dialer.poll_event() {
             match event {
                 HandshakeEvent::ConnectUnix { name, token, .. } => {
@@ -325,7 +325,7 @@ impl Meeting {
         }
     }
 
-    pub(super) fn attend_acceptor(&mut self) {
+    pub(super) fn drive_acceptor(&mut self) {
         while let Some(event) = self.acceptor.poll_event() {
             match event {
                 HandshakeEvent::ListenUnix { .. } => {

@@ -78,7 +78,7 @@ fn bytes_behind_the_last_message_belong_to_the_session() {
     assert_eq!(resume.len(), RESUME);
     let with_more = [resume, b"no frame yet"].concat();
     reunion.acceptor.handle_bytes(&with_more);
-    reunion.attend();
+    reunion.run_claimed();
     assert!(reunion.acceptor_end.unwrap().is_ok());
     assert_eq!(reunion.acceptor.into_leftover(), b"no frame yet");
 }
@@ -270,8 +270,8 @@ fn a_resume_out_of_turn_ends_the_handshake() {
     assert_eq!(meeting.acceptor.step(), HandshakeStep::Choice);
     meeting.acceptor.handle_bytes(&bytes_of(&resume));
     meeting.dialer.handle_bytes(&bytes_of(&resume));
-    meeting.attend_acceptor();
-    meeting.attend_dialer();
+    meeting.drive_acceptor();
+    meeting.drive_dialer();
     let (dialer, acceptor) = meeting.ends();
     let resume = MessageKind::Resume;
     assert_eq!(
@@ -379,7 +379,7 @@ fn an_unknown_fabric_is_no_message() {
     let checksum = checksum(reunion.hellos(), &bytes);
     bytes.extend(checksum.to_le_bytes());
     reunion.acceptor.handle_bytes(&bytes);
-    reunion.attend();
+    reunion.run_claimed();
     let problem = MessageError::UnknownValue {
         field: "fabric kind",
         value: 9,

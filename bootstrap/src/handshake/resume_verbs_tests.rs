@@ -83,7 +83,7 @@ fn a_resumption_taken_back_before_ready_does_not_go_on() {
         reunion
             .dialer
             .handle_bytes(&[&acceptors[..], &refusal].concat());
-        reunion.attend();
+        reunion.run_claimed();
         let end = reunion.dialer_end.take().expect("it has ended");
         assert!(
             end.is_err(),
@@ -177,7 +177,7 @@ fn a_message_out_of_turn_between_queue_pairs_ends_the_resumption() {
     reunion.run();
     assert_eq!(reunion.dialer.step(), HandshakeStep::Endpoint);
     reunion.dialer.handle_bytes(&bytes_of(&ready));
-    reunion.attend();
+    reunion.run_claimed();
     assert_eq!(
         reunion.dialer_end,
         out_of_turn(HandshakeStep::Endpoint, MessageKind::Ready)

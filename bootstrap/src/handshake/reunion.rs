@@ -129,14 +129,14 @@ impl Reunion {
                     self.acceptor.handle_bytes(piece);
                 }
             }
-            self.attend();
+            self.run_claimed();
             while let Some(bytes) = self.acceptor.poll_transmit() {
                 let arriving = self.on_its_way(Party::Acceptor, bytes);
                 for piece in arriving.chunks(self.chunk) {
                     self.dialer.handle_bytes(piece);
                 }
             }
-            self.attend();
+            self.run_claimed();
             if self.from_dialer.len() + self.from_acceptor.len() == said {
                 return;
             }
@@ -162,7 +162,7 @@ impl Reunion {
         bytes
     }
 
-    pub(super) fn attend(&mut self) {
+    pub(super) fn run_claimed(&mut self) {
         while let Some(event) = self.dialer.poll_event() {
             let [pair, _] = &mut self.pairs;
             match event {
@@ -198,7 +198,7 @@ impl Reunion {
             _ => message.write_checked(ALONE, &mut bytes),
         }
         self.acceptor.handle_bytes(&bytes);
-        self.attend();
+        self.run_claimed();
     }
 
     /// Says `message` to the dialer in the acceptor's place.
@@ -213,7 +213,7 @@ impl Reunion {
             _ => message.write_checked(ALONE, &mut bytes),
         }
         self.dialer.handle_bytes(&bytes);
-        self.attend();
+        self.run_claimed();
     }
 
     pub(super) fn hellos(&self) -> [&[u8]; 2] {
@@ -224,13 +224,13 @@ impl Reunion {
         self.now += TIMEOUT;
         self.dialer.handle_timeout(self.now);
         self.acceptor.handle_timeout(self.now);
-        self.attend();
+        self.run_claimed();
     }
 
     /// Lets the deadline of the acceptor alone pass.
     pub(super) fn wait_for_acceptor(&mut self) {
         self.acceptor.handle_timeout(self.now + TIMEOUT);
-        self.attend();
+        self.run_claimed();
     }
 
     /// Runs the meeting, in which both ends must resume the same session. Returns that session.

@@ -266,7 +266,7 @@ fn a_choice_is_made_once_per_fabric() {
     let (fabric, reason) = (FabricKind::Tcp, Text::new("again"));
     HandshakeMessage::Choice(FabricChoice { fabric, reason }).write_checked(ALONE, &mut again);
     meeting.acceptor.handle_bytes(&again);
-    meeting.attend_acceptor();
+    meeting.drive_acceptor();
     let problem = MessageError::Repeated {
         field: "choice of fabric",
     };
@@ -362,7 +362,7 @@ fn a_peer_that_closes_at_any_step_is_reported_with_the_step() {
         let step = meeting.dialer.step();
         let detail = Some("Connection reset by peer".to_string());
         meeting.dialer.handle_closed(detail.clone());
-        meeting.attend_dialer();
+        meeting.drive_dialer();
         let error = meeting.dialer_end.expect("ended").unwrap_err();
         assert_eq!(error, HandshakeError::Closed { step, detail });
     }
@@ -379,7 +379,7 @@ fn the_session_may_begin_in_the_same_read_as_ready() {
         .dialer
         .handle_bytes(&[&ready, &b"first frame"[..]].concat());
     meeting.dialer.handle_bytes(b" and more");
-    meeting.attend_dialer();
+    meeting.drive_dialer();
     assert!(meeting.dialer_end.expect("ended").is_ok());
     assert_eq!(meeting.dialer.into_leftover(), b"first frame and more");
 }

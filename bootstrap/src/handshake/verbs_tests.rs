@@ -324,7 +324,7 @@ fn after_verbs_a_dialer_may_still_choose_shared_memory() {
         let reason = crate::message::Text::new("another order");
         let choice = HandshakeMessage::Choice(crate::message::FabricChoice { fabric, reason });
         meeting.acceptor.handle_bytes(&bytes_of(&choice));
-        meeting.attend_acceptor();
+        meeting.drive_acceptor();
         assert_eq!(meeting.acceptor.step(), step);
         assert_eq!(
             meeting.pairs[ACCEPTOR].is_some(),
@@ -396,7 +396,7 @@ fn at_endpoints() -> Meeting {
 
 fn acceptor_error(mut meeting: Meeting, bytes: &[u8]) -> HandshakeError {
     meeting.acceptor.handle_bytes(bytes);
-    meeting.attend_acceptor();
+    meeting.drive_acceptor();
     meeting.acceptor_end.expect("ended").unwrap_err()
 }
 
@@ -453,7 +453,7 @@ fn only_a_queue_pair_can_become_unavailable_after_ready() {
     };
     let mut meeting = at_endpoints();
     meeting.dialer.handle_bytes(&unavailable(FabricKind::Tcp));
-    meeting.attend_dialer();
+    meeting.drive_dialer();
     let (step, kind) = (HandshakeStep::Ready, MessageKind::Unavailable);
     let error = meeting.dialer_end.expect("ended").unwrap_err();
     assert_eq!(error, HandshakeError::OutOfTurn { step, kind });
@@ -485,7 +485,7 @@ proptest! {
         bytes.extend(checksum.to_le_bytes());
         bytes.extend(bytes_of(&HandshakeMessage::Ready(Ready::ALONE)));
         meeting.acceptor.handle_bytes(&bytes);
-        meeting.attend_acceptor();
+        meeting.drive_acceptor();
         match meeting.acceptor_end.take().expect("ended") {
             Ok(agreement) => {
                 prop_assert_eq!(agreement.fabric, FabricKind::Verbs);

@@ -27,12 +27,12 @@ pub(crate) fn accepts(bytes: &[u8]) -> bool {
     };
     let mut moved = false;
     while let Some(extension) = reader.array::<EXTENSION_BYTES>() {
-        let Some((_, news)) = Extension::parse(&extension).counters else {
+        let Some((_, changes)) = Extension::parse(&extension).counters else {
             return false;
         };
         let before = joined;
         let published = over_frames.sequence();
-        match joined.join(&news, published, over_frames.position()) {
+        match joined.join(&changes, published, over_frames.position()) {
             Ok(true) => moved = true,
             Ok(false) => assert_eq!(joined, before),
             Err(_) => {
@@ -53,7 +53,7 @@ pub(crate) fn accepts(bytes: &[u8]) -> bool {
         );
         publish(&mut over_frames);
 
-        if over_block.refresh(released(&news)).is_err() {
+        if over_block.refresh(released(&changes)).is_err() {
             return false;
         }
         publish(&mut over_block);
@@ -114,7 +114,7 @@ fn released(counters: &Counters) -> Released {
     }
 }
 
-fn encoded(news: impl IntoIterator<Item = Counters>) -> Vec<u8> {
+fn encoded(changes: impl IntoIterator<Item = Counters>) -> Vec<u8> {
     let extension = |counters| Extension {
         counters: Some((1, counters)),
         credit: None,
@@ -122,7 +122,7 @@ fn encoded(news: impl IntoIterator<Item = Counters>) -> Vec<u8> {
         waited: false,
         wants: false,
     };
-    news.into_iter()
+    changes.into_iter()
         .flat_map(|counters| extension(counters).to_bytes())
         .collect()
 }

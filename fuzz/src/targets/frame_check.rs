@@ -110,13 +110,13 @@ pub(crate) fn seeds() -> Vec<Seed> {
         records.extend_from_slice(payload);
         records.resize(start + record_size(payload.len(), 8), 0);
     }
-    let news = Extension {
+    let changes = Extension {
         credit: Some(1 << 20),
         ..Extension::default()
     };
     let frames = [
         frame(FrameKind::Control, None, &ask),
-        frame(FrameKind::Records, Some(news), &records),
+        frame(FrameKind::Records, Some(changes), &records),
         frame(FrameKind::Records, None, &records),
         frame(FrameKind::Chunk, None, b"a part of a message"),
     ];

@@ -20,7 +20,7 @@ use ibex_core::{
     RegionSlice,
     extend::{
         Abort, ChannelError, SendHandle, SessionShared, SliceMessage,
-        parking::{Attended, Condition, Patience, Ticket, WaitSlot},
+        parking::{Claimed, Condition, Patience, Ticket, WaitSlot},
     },
 };
 
@@ -37,7 +37,7 @@ pub(super) use self::notices::{NoRoom, NoticesTaken};
 pub(super) struct Outbox {
     session: Arc<SessionShared>,
     /// The channel's end: `None` if it could not be opened, and when it was closed here.
-    sending: Attended<Option<SendHandle>>,
+    sending: Claimed<Option<SendHandle>>,
     /// The channel's end, as the session numbers it, if it was opened.
     end: Option<u32>,
     /// True once frames are no longer sent. A thread that sets this or `has_notices` attends to
@@ -85,7 +85,7 @@ impl Outbox {
             end: handle.as_ref().map(SendHandle::number),
             // No frame waits for an end that there will never be.
             is_closed: AtomicBool::new(handle.is_none()),
-            sending: Attended::new(handle),
+            sending: Claimed::new(handle),
             is_broken_off: AtomicBool::new(false),
             has_notices: AtomicBool::new(false),
             notices: Mutex::default(),
@@ -103,7 +103,7 @@ impl Outbox {
     /// sending thread leaves.
     pub(super) fn close(&self) {
         self.is_closed.store(true, Ordering::Relaxed);
-        self.attend();
+        self.run_claimed();
         self.wake_held_up();
     }
 
@@ -171,8 +171,8 @@ impl Outbox {
 
     // ---- Inside ----------------------------------------------------------------------
 
-    fn attend(&self) {
-        self.sending.attend(|sending| self.flush_into(sending));
+    fn run_claimed(&self) {
+        self.sending.run_claimed(|sending| self.flush_into(sending));
         self.wake_if_due();
     }
 
@@ -403,7 +403,7 @@ where
 
 impl Drop for Outbox {
     fn drop(&mut self) {
-        self.sending.attend(close);
+        self.sending.run_claimed(close);
     }
 }
 

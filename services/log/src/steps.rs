@@ -95,17 +95,17 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         if self.channel.is_some() {
             return Ok(true);
         }
-        let news = WakeUps::new();
+        let changes = WakeUps::new();
         loop {
-            news.forget();
-            if let Poll::Ready(resumed) = self.poll_resume(log, news.waker()) {
+            changes.forget();
+            if let Poll::Ready(resumed) = self.poll_resume(log, changes.waker()) {
                 return resumed.map(|()| true);
             }
-            let has_news = match self.runtime() {
-                Some(runtime) if !is_past(deadline) => news.wait(runtime, deadline),
+            let has_changes = match self.runtime() {
+                Some(runtime) if !is_past(deadline) => changes.wait(runtime, deadline),
                 _ => false,
             };
-            if !has_news {
+            if !has_changes {
                 return Ok(false);
             }
         }

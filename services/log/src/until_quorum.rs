@@ -22,7 +22,7 @@ use ibex_core::{
 /// [`LogGroup::until_acked`](crate::LogGroup::until_acked).
 pub(crate) struct UntilQuorum<'a> {
     runtime: &'a Runtime,
-    news: &'a mut WakeUps,
+    changes: &'a mut WakeUps,
     /// The members that have to acknowledge, beside those that have the position.
     lacking: usize,
     /// The messages that were sent, and whose acknowledgements would show the position.
@@ -37,7 +37,7 @@ impl<'a> UntilQuorum<'a> {
     /// has each member's channel, if there is one, and the message there whose acknowledgement
     /// would show the position.
     pub(crate) fn new(
-        (runtime, news): (&'a Runtime, &'a mut WakeUps),
+        (runtime, changes): (&'a Runtime, &'a mut WakeUps),
         lacking: usize,
         channels: Vec<Option<(&'a mut SendHandle, Option<u64>)>>,
     ) -> Self {
@@ -51,7 +51,7 @@ impl<'a> UntilQuorum<'a> {
         let awaited = channels.filter_map(|(handle, message)| Some((handle, message?)));
         Self {
             runtime,
-            news,
+            changes,
             lacking,
             awaited: awaited.collect(),
             poll_target,
@@ -80,7 +80,7 @@ impl Condition for UntilQuorum<'_> {
     type Output = ();
 
     fn check(&mut self) -> Option<()> {
-        if self.lacking == 0 || self.news.has_any() {
+        if self.lacking == 0 || self.changes.has_any() {
             return Some(());
         }
         let mut lacking = self.lacking;
@@ -104,12 +104,12 @@ impl Condition for UntilQuorum<'_> {
     }
 
     fn register(&mut self, waker: &Waker) {
-        self.news.register(waker);
+        self.changes.register(waker);
         self.each(|end| end.register(waker));
     }
 
     fn leave(&mut self) {
-        self.news.leave();
+        self.changes.leave();
         self.each(|end| end.leave());
     }
 }

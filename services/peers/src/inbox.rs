@@ -17,7 +17,7 @@ use crate::addresses::DiscoveryError;
 /// News for the keeper. A thread that leaves news never waits for the keeper.
 #[derive(Default)]
 pub(super) struct Inbox {
-    news: Arc<ReadySet<News>>,
+    changes: Arc<ReadySet<Changes>>,
     /// The waiting place of the thread that asks the discovery, which is to stop.
     discovery: WaitSlot,
     is_stopped: AtomicBool,
@@ -25,7 +25,7 @@ pub(super) struct Inbox {
     pub(super) alarms: TaskAlarms,
 }
 
-pub(super) enum News {
+pub(super) enum Changes {
     /// The discovery has answered.
     Found(Vec<String>),
     /// The discovery has failed, and is asked again then.
@@ -41,31 +41,31 @@ pub(super) enum News {
 }
 
 impl Inbox {
-    pub(super) fn tell(&self, news: News) {
-        self.news.push(news);
+    pub(super) fn tell(&self, changes: Changes) {
+        self.changes.push(changes);
     }
 
     /// Has the keeper's thread call `waker` at `at`, in place of the alarm `held`.
     pub(super) fn wake_at(&self, held: &mut Option<AlarmKey>, at: Instant, waker: &Waker) {
         if self.alarms.set(held, at, waker) {
-            self.tell(News::Alarm);
+            self.tell(Changes::Alarm);
         }
     }
 
     /// Returns a waker that leaves the news that `make` makes.
-    pub(super) fn waker(&self, make: impl Fn() -> News + Send + Sync + 'static) -> Waker {
-        self.news.waker(make)
+    pub(super) fn waker(&self, make: impl Fn() -> Changes + Send + Sync + 'static) -> Waker {
+        self.changes.waker(make)
     }
 
     /// Returns the next news; `None` when `due` has come, or at once after the stop.
-    pub(super) fn next(&self, due: Option<Instant>) -> Option<News> {
+    pub(super) fn next(&self, due: Option<Instant>) -> Option<Changes> {
         let check = || match self.is_stopped() {
             true => Some(None),
-            false => self.news.pop().map(Some),
+            false => self.changes.pop().map(Some),
         };
         let mut held = None;
-        let news = AtSlot::new(self.news.waiters(), &mut held, check);
-        parking::block(news, due).ok().flatten()
+        let changes = AtSlot::new(self.changes.waiters(), &mut held, check);
+        parking::block(changes, due).ok().flatten()
     }
 
     /// Waits for `pause`, or until the inbox is stopped. Returns whether the keeper goes on.
@@ -79,7 +79,7 @@ impl Inbox {
     pub(super) fn stop(&self) {
         // Each slot's barrier orders this before the question whether a thread waits there.
         self.is_stopped.store(true, Ordering::Relaxed);
-        self.news.waiters().wake_all();
+        self.changes.waiters().wake_all();
         self.discovery.wake_all();
     }
 

@@ -17,7 +17,7 @@ use ibex_core::{
 };
 
 use super::{
-    Board, Inbox, News, PeersEvent,
+    Board, Changes, Inbox, PeersEvent,
     schedule::{DuePlace, Schedule},
     watch_close,
 };
@@ -134,16 +134,16 @@ impl Keeper {
     }
 
     pub(super) fn run(mut self) {
-        let waker = self.inbox.waker(|| News::Closed);
+        let waker = self.inbox.waker(|| Changes::Closed);
         watch_close(self.board.runtime(), &mut self.close, &waker);
         while !self.inbox.is_stopped() {
             match self.inbox.next(self.next_due()) {
-                Some(News::Found(addresses)) => self.found(addresses),
-                Some(News::NotFound(error, next_attempt)) => self.not_found(error, next_attempt),
-                Some(News::Dialed(address)) => self.check_attempt(&address),
-                Some(News::Changed(address)) => self.check(&address),
-                Some(News::Closed) => break,
-                Some(News::Alarm) | None => {}
+                Some(Changes::Found(addresses)) => self.found(addresses),
+                Some(Changes::NotFound(error, next_attempt)) => self.not_found(error, next_attempt),
+                Some(Changes::Dialed(address)) => self.check_attempt(&address),
+                Some(Changes::Changed(address)) => self.check(&address),
+                Some(Changes::Closed) => break,
+                Some(Changes::Alarm) | None => {}
             }
             self.inbox.alarms.sound(Instant::now());
             if self.board.runtime().is_closed() {
@@ -256,7 +256,7 @@ impl Keeper {
             return;
         };
         let dialed = address.to_owned();
-        let waker = self.inbox.waker(move || News::Dialed(dialed.clone()));
+        let waker = self.inbox.waker(move || Changes::Dialed(dialed.clone()));
         if let Poll::Ready(outcome) = connecting.poll(&waker, || ()) {
             self.dialed(address, outcome);
         }
@@ -336,7 +336,7 @@ impl Keeper {
             kept.place = AddressState::Connected(KeptSession {
                 peer: peer.clone(),
                 since: Instant::now(),
-                waker: self.inbox.waker(move || News::Changed(changed.clone())),
+                waker: self.inbox.waker(move || Changes::Changed(changed.clone())),
                 ended: None,
                 drains: None,
             });
@@ -418,7 +418,7 @@ pub(super) fn ask(mut discovery: Box<dyn Discovery>, inbox: &Inbox) {
         let pause = match answer.unwrap_or_else(|_| Err("it panicked".into())) {
             Ok(found) => {
                 failures = 0;
-                inbox.tell(News::Found(found.addresses));
+                inbox.tell(Changes::Found(found.addresses));
                 match found.again_in {
                     Some(pause) => pause,
                     None => return,
@@ -427,7 +427,7 @@ pub(super) fn ask(mut discovery: Box<dyn Discovery>, inbox: &Inbox) {
             Err(error) => {
                 failures += 1;
                 let pause = BACK_OFF.pause(failures);
-                inbox.tell(News::NotFound(error, Instant::now() + pause));
+                inbox.tell(Changes::NotFound(error, Instant::now() + pause));
                 pause
             }
         };

@@ -32,7 +32,7 @@ use ibex_core::extend::{fork, parking::Ticket, threads};
 
 use self::{
     board::Board,
-    inbox::{Inbox, News},
+    inbox::{Changes, Inbox},
     keeper::Keeper,
 };
 

@@ -564,7 +564,7 @@ impl Node {
             footprint.ends <= limit
                 && footprint.peer_ends <= limit
                 && footprint.ready <= footprint.ends
-                && footprint.news <= footprint.ends
+                && footprint.changes <= footprint.ends
                 && footprint.events == 0
                 && footprint.control <= control,
             "a queue has grown beyond its bound: {footprint:?} with {limit} channels"

@@ -212,44 +212,44 @@ impl Sender {
     }
 
     /// Takes the receiving end's news.
-    pub(super) fn hear(&mut self, news: &Counters) -> Checked {
-        let before = std::mem::replace(&mut self.heard, *news);
+    pub(super) fn hear(&mut self, changes: &Counters) -> Checked {
+        let before = std::mem::replace(&mut self.heard, *changes);
         ensure!(
-            news.received >= before.received
-                && news.released >= before.released
-                && news.released_position >= before.released_position
-                && news.acknowledged >= before.acknowledged
-                && news.acknowledgement_ended >= before.acknowledgement_ended,
-            "counters of end {} went back from {before:?} to {news:?}",
+            changes.received >= before.received
+                && changes.released >= before.released
+                && changes.released_position >= before.released_position
+                && changes.acknowledged >= before.acknowledged
+                && changes.acknowledgement_ended >= before.acknowledgement_ended,
+            "counters of end {} went back from {before:?} to {changes:?}",
             self.end
         );
         ensure!(
-            self.published >= news.received
-                && news.received >= news.released
-                && news.released >= news.acknowledged,
-            "counters of end {} are out of step: published {}, {news:?}",
+            self.published >= changes.received
+                && changes.received >= changes.released
+                && changes.released >= changes.acknowledged,
+            "counters of end {} are out of step: published {}, {changes:?}",
             self.end,
             self.published
         );
         if let Some(ring) = &mut self.ring {
             let released = Released {
-                messages: news.released,
-                position: news.released_position,
+                messages: changes.released,
+                position: changes.released_position,
             };
             ring.producer
                 .refresh(released)
                 .map_err(|misbehaved| misbehaved.to_string())?;
         }
         // Memory of received messages belongs to the application again.
-        self.large.retain(|large| large.sequence > news.received);
+        self.large.retain(|large| large.sequence > changes.received);
         let waits = &mut self.waits;
-        if news.received >= waits.received {
+        if changes.received >= waits.received {
             waits.received = 0;
         }
-        if news.released >= waits.released {
+        if changes.released >= waits.released {
             waits.released = 0;
         }
-        if news.acknowledged >= waits.acknowledged || news.acknowledgement_ended {
+        if changes.acknowledged >= waits.acknowledged || changes.acknowledgement_ended {
             waits.acknowledged = 0;
         }
         Ok(())

@@ -191,15 +191,15 @@ impl Session {
         let Some(channel) = entry.and_then(|entry| entry.state.framed_receiver(path)) else {
             return false;
         };
-        channel.owes_news |= owes_eager_blocks;
+        channel.owes_changes |= owes_eager_blocks;
         channel.handle_released(counters);
-        self.queue_news(end);
+        self.queue_changes(end);
         true
     }
 
     /// Queues the news of a receiving end, if there are any.
-    fn queue_news(&mut self, end: u32) {
-        self.ends.queue_news(end);
+    fn queue_changes(&mut self, end: u32) {
+        self.ends.queue_changes(end);
         self.outgoing.has_errands = true;
     }
 
@@ -243,7 +243,7 @@ impl Session {
             peer_ends: self.ends.of_peer(),
             control: self.outgoing.control.len(),
             ready: self.ends.turns.ready.len(),
-            news: self.ends.turns.news.len(),
+            changes: self.ends.turns.changes.len(),
             events: self.events.len(),
         }
     }

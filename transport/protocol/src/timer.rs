@@ -33,7 +33,7 @@ pub enum Timer {
     /// A session's wires are as old as its node allows then.
     Age,
     /// A peer whose news is waited for is asked then.
-    News,
+    Changes,
 }
 
 const TIMERS: [Timer; 13] = [
@@ -49,7 +49,7 @@ const TIMERS: [Timer; 13] = [
     Timer::Verdict,
     Timer::Alarm,
     Timer::Age,
-    Timer::News,
+    Timer::Changes,
 ];
 
 /// The deadlines of one session.

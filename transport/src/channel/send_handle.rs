@@ -313,7 +313,7 @@ impl SendHandle {
     pub fn wait_received(&self, sequence: u64, patience: Patience) -> Result<(), ChannelError> {
         match self.end.path.delivered(&self.end, sequence) {
             Some(answer) => answer,
-            None => self.end.wait_news(Ask::received(sequence), patience),
+            None => self.end.wait_changes(Ask::received(sequence), patience),
         }
     }
 
@@ -356,7 +356,8 @@ impl SendHandle {
     /// Waits until the peer's application has acknowledged message `sequence`.
     pub fn wait_acked(&self, sequence: u64, patience: Patience) -> Result<(), ChannelError> {
         let stopwatch = self.time_ack();
-        self.end.wait_news(Ask::acknowledged(sequence), patience)?;
+        self.end
+            .wait_changes(Ask::acknowledged(sequence), patience)?;
         if let Some(stopwatch) = stopwatch {
             stopwatch.record();
         }

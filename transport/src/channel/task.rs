@@ -323,14 +323,14 @@ impl SendHandle {
         let Self { end, waits, .. } = self;
         match end.path.delivered(end, sequence) {
             Some(answer) => Poll::Ready(answer),
-            None => end.poll_news(&mut waits.received, waker, Ask::received(sequence)),
+            None => end.poll_changes(&mut waits.received, waker, Ask::received(sequence)),
         }
     }
 
     /// Waits until the peer's application has acknowledged message `sequence`, for a task.
     pub fn poll_acked(&mut self, waker: &Waker, sequence: u64) -> Poll<Result<(), ChannelError>> {
         let ask = Ask::acknowledged(sequence);
-        self.end.poll_news(&mut self.waits.acked, waker, ask)
+        self.end.poll_changes(&mut self.waits.acked, waker, ask)
     }
 
     /// Takes back the waker of a task that no longer waits for room, its turn, or the peer's open.

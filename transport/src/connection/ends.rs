@@ -142,14 +142,14 @@ impl Ends {
             return false;
         }
         let was_stalled = receiver.is_reported_stalled();
-        let news = common.session.released(id, &receiver.end.counters());
+        let changes = common.session.released(id, &receiver.end.counters());
         if waits {
             self.receivers.want_large(id, common, context);
         }
         if was_stalled {
             stalls::check(self, clock::now(), common, context);
         }
-        news || waits
+        changes || waits
     }
 }
 

@@ -95,11 +95,11 @@ impl Senders {
     /// Returns whether news of the peer is missed: messages were sent not long ago and are
     /// unreleased, or a thread or task waits for their acknowledgement. The messages or the news
     /// may be lost; later, the peer's program holds the messages.
-    pub(super) fn miss_news(&self) -> bool {
+    pub(super) fn miss_changes(&self) -> bool {
         self.ends.values().any(|sender| {
             let is_recent = |silence: &SenderSilence| (1..CHECKS).contains(&silence.poll_target);
             let end = &sender.end;
-            sender.silence.as_ref().is_some_and(is_recent) && end.path.misses_news(end)
+            sender.silence.as_ref().is_some_and(is_recent) && end.path.misses_changes(end)
         })
     }
 
@@ -206,8 +206,8 @@ impl Core {
         let timers = &mut self.common.timers;
         // Bytes may be lost on their way into a socket.
         let may_be_lost = self.common.shared.poll_target() == PollTarget::Socket;
-        if may_be_lost && !timers.is_set(Timer::News) && self.ends.senders.are_waited_for() {
-            timers.set(Timer::News, clock::now() + BETWEEN_QUESTIONS);
+        if may_be_lost && !timers.is_set(Timer::Changes) && self.ends.senders.are_waited_for() {
+            timers.set(Timer::Changes, clock::now() + BETWEEN_QUESTIONS);
         }
     }
 
@@ -217,7 +217,9 @@ impl Core {
         if self.common.phase != Phase::Up || !self.ends.senders.are_waited_for() {
             return;
         }
-        self.common.timers.set(Timer::News, now + BETWEEN_QUESTIONS);
+        self.common
+            .timers
+            .set(Timer::Changes, now + BETWEEN_QUESTIONS);
         if !self.is_broken_off() {
             self.common.session.outgoing.query(1);
         }

@@ -15,7 +15,7 @@ use crate::{
 #[cfg(any(test, feature = "verbs"))]
 use crate::{
     rdma::RdmaPort,
-    wire::{NewsOutcome, Stray, WireNews},
+    wire::{EventOutcome, Stray, WireEvent},
 };
 
 impl Connection {
@@ -304,24 +304,24 @@ impl Connection {
     #[inline(always)]
     pub(crate) fn hear(
         &mut self,
-        news: WireNews<'_>,
+        changes: WireEvent<'_>,
         tools: &mut Tools,
         context: &mut Context<'_>,
     ) -> Result<bool, Stray> {
         let core = &mut self.core;
         let mut frames = CoreInTurn { core, context };
-        match self.wire.hear(news, &mut frames, tools) {
-            NewsOutcome::Nothing => return Ok(false),
-            NewsOutcome::Something => {
+        match self.wire.hear(changes, &mut frames, tools) {
+            EventOutcome::Nothing => return Ok(false),
+            EventOutcome::Something => {
                 self.watch_rails();
                 self.follow(tools, context);
             }
-            NewsOutcome::Stray => return Err(Stray),
-            NewsOutcome::Refused(fault) => {
+            EventOutcome::Stray => return Err(Stray),
+            EventOutcome::Refused(fault) => {
                 self.frame_is_refused(*fault, tools, context);
                 self.follow(tools, context);
             }
-            NewsOutcome::Broke(cause) => self.drain_then_end(*cause),
+            EventOutcome::Broke(cause) => self.drain_then_end(*cause),
         }
         Ok(true)
     }
@@ -363,7 +363,7 @@ impl Connection {
                 Timer::Leave => core.ends.senders.end(&mut core.common),
                 Timer::Drain => {
                     #[cfg(any(test, feature = "verbs"))]
-                    let _ = self.hear(WireNews::RailsOverdue(now), tools, context);
+                    let _ = self.hear(WireEvent::RailsOverdue(now), tools, context);
                     self.check_teardown(now, tools, context);
                 }
                 Timer::Stall => stalls::check(&mut core.ends, now, &mut core.common, context),
@@ -390,7 +390,7 @@ impl Connection {
                     let timers = &mut core.common.timers;
                     core.alarms.sound(now, timers, &mut context.wakers);
                 }
-                Timer::News => core.ask_for_waiters(now),
+                Timer::Changes => core.ask_for_waiters(now),
                 Timer::Age => {
                     if let Some(cause) = core.age_of_wire_is_over()
                         && !self.wire.is_down()
@@ -420,7 +420,7 @@ impl Connection {
                 let senders = &mut core.ends.senders;
                 let common = &mut core.common;
                 let goes_on = senders.check_idle(&self.wire, common, shared_memory, context);
-                is_awaited = senders.miss_news();
+                is_awaited = senders.miss_changes();
                 if !is_awaited {
                     core.watch_waiters();
                 }

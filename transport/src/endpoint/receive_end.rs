@@ -396,7 +396,7 @@ impl ReceiveEnd {
             .saturating_sub(self.notified_position.load(Ordering::Relaxed));
         let owes_window = self.state.agreed().is_some_and(|agreed| {
             // Below this amount the news wait for the next frame that is sent anyway.
-            agreed.window.owes_news(messages, bytes, self.tell_every)
+            agreed.window.owes_changes(messages, bytes, self.tell_every)
         });
         let owes = owes_window || self.owed_eager_block.load(Ordering::Relaxed) > notified;
         // The sender asked, and the engine may have found this thread summing and left the answer

@@ -199,7 +199,7 @@ pub(crate) enum AskedEvent {
     /// A message is released.
     Room,
     /// The counters move.
-    News,
+    Changes,
 }
 
 impl Asking {

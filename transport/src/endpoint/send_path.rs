@@ -281,7 +281,7 @@ impl SendPath {
         match self {
             Self::Mapped(local) => {
                 let wish = if ask.released == 0 {
-                    AskedEvent::News
+                    AskedEvent::Changes
                 } else {
                     AskedEvent::Room
                 };
@@ -308,8 +308,8 @@ impl SendPath {
     /// not wait and looks again later. The first of such calls in a row asks; the engine keeps the
     /// question.
     pub(crate) fn ask_in_passing(&self, end: &SendEnd, sequence: u64) {
-        let is_news = end.asked_in_passing.swap(sequence, Ordering::Relaxed) != sequence;
-        if is_news && matches!(self, Self::Framed) && !fork::is_child() {
+        let is_change = end.asked_in_passing.swap(sequence, Ordering::Relaxed) != sequence;
+        if is_change && matches!(self, Self::Framed) && !fork::is_child() {
             end.session.requests.ask_once(end.id, sequence);
         }
     }
@@ -331,7 +331,7 @@ impl SendPath {
         session: &mut Session,
     ) {
         match self {
-            Self::Mapped(local) => local.ask(end, AskedEvent::News, asked),
+            Self::Mapped(local) => local.ask(end, AskedEvent::Changes, asked),
             // The question is for acknowledgements, not for releases: a question for releases means
             // that the sender waits for room, and the peer would report a stall. If acknowledgement
             // has ended, the peer answers when all messages are released.
@@ -356,7 +356,7 @@ impl SendPath {
 
     /// Returns whether the peer's news is due and may have been lost with its frame: messages are
     /// unreleased, or a thread or task waits for their acknowledgement.
-    pub(crate) fn misses_news(&self, end: &SendEnd) -> bool {
+    pub(crate) fn misses_changes(&self, end: &SendEnd) -> bool {
         let counts = end.counts();
         match self {
             Self::Mapped(_) => false,

@@ -37,7 +37,7 @@ pub(crate) struct SendProducer {
     pub(crate) transmit_at: usize,
     /// The number of those bytes from which on there is more to do behind a message: `transmit_at`,
     /// or 0 if times of messages are kept.
-    pub(crate) attend_at: usize,
+    pub(crate) claim_at: usize,
     /// Large messages whose memory is in use, with their slots in shared memory.
     pub(crate) large: VecDeque<(u64, u32)>,
     pub(crate) segments: MessageSegmentPool,
@@ -163,7 +163,7 @@ impl SendProducer {
             max_unreleased_bytes: agreed.max_unreleased_bytes,
             untransmitted: 0,
             transmit_at,
-            attend_at: match end.times {
+            claim_at: match end.times {
                 Some(_) => 0,
                 None => transmit_at,
             },

@@ -28,7 +28,7 @@ impl SendEnd {
     }
 
     /// Waits for counters.
-    pub(crate) fn wait_news(&self, ask: Ask, patience: Patience) -> Result<(), ChannelError> {
+    pub(crate) fn wait_changes(&self, ask: Ask, patience: Patience) -> Result<(), ChannelError> {
         if fork::is_child() {
             return Err(self.used_after_fork());
         }
@@ -48,16 +48,16 @@ impl SendEnd {
             Patience::Until(deadline) => deadline,
         };
         let mut registration = Registration::default();
-        let mut news = Answered::new(self, ask, &mut registration);
-        if let Some(answer) = news.check() {
+        let mut changes = Answered::new(self, ask, &mut registration);
+        if let Some(answer) = changes.check() {
             return answer;
         }
         let before = self.counts();
         self.path.ask_ahead(self, &ask);
-        news.is_asked = true;
+        changes.is_asked = true;
         let answer = self
             .session
-            .wait_for(deadline, news)
+            .wait_for(deadline, changes)
             .unwrap_or_else(|TimedOut| Err(self.late(ask, before)));
         if answer.is_ok() {
             self.was_answered(ask.received.max(ask.acknowledged));
@@ -66,7 +66,7 @@ impl SendEnd {
     }
 
     /// Waits for counters, for a task. While it is pending, `registration` holds its waker.
-    pub(crate) fn poll_news(
+    pub(crate) fn poll_changes(
         &self,
         registration: &mut Registration,
         waker: &Waker,
@@ -80,8 +80,8 @@ impl SendEnd {
             return Poll::Ready(self.check_opened());
         }
         // Where callers turn the engine, the turn may bring the answer at once.
-        let news = Answered::new(self, ask, registration);
-        let answer = parking::poll(news, waker, || self.session.requests.poll());
+        let changes = Answered::new(self, ask, registration);
+        let answer = parking::poll(changes, waker, || self.session.requests.poll());
         if let Poll::Ready(Ok(())) = answer {
             self.was_answered(ask.received.max(ask.acknowledged));
         }

@@ -13,9 +13,9 @@ use super::{
 };
 use crate::{
     connection::Context,
-    rdma::{PortNews, SharedReceives},
+    rdma::{PortStanding, SharedReceives},
     session::EndCause,
-    wire::{RailNews, WireNews},
+    wire::{RailEvent, WireEvent},
 };
 
 impl PortPoller {
@@ -86,10 +86,12 @@ impl PortPoller {
                 let session = self.sessions.get(number).copied();
                 let link = session.and_then(|session| connections.all.get_mut(session));
                 let (Some(session), Some(link)) = (session, link) else {
-                    let news = RailNews::Said(event);
-                    return self.tell_rail(number, news, connections, context).is_some();
+                    let event = RailEvent::Said(event);
+                    return self
+                        .tell_rail(number, event, connections, context)
+                        .is_some();
                 };
-                let heard = link.hear(WireNews::Said(event), &mut connections.tools, context);
+                let heard = link.hear(WireEvent::Said(event), &mut connections.tools, context);
                 let is_used = heard.unwrap_or(false);
                 connections.heat(session);
                 return is_used;
@@ -133,9 +135,11 @@ impl PortPoller {
         let rdma_port = &self.rdma_port;
         let device = rdma_port.device();
         tracing::info!(device, %event, "the RDMA port changed");
-        let news = match said {
+        let event = match said {
             // The port may be up again before this code could query it.
-            PortEvent::Error => Ok(PortNews::Doubtful(format!("RDMA device {device}: {event}"))),
+            PortEvent::Error => Ok(PortStanding::Doubtful(format!(
+                "RDMA device {device}: {event}"
+            ))),
             PortEvent::Active
             | PortEvent::GidChange
             | PortEvent::LidChange
@@ -145,10 +149,10 @@ impl PortPoller {
             // Nothing here depends on the port's speed.
             PortEvent::SpeedChange => return false,
         };
-        match news {
-            Ok(PortNews::AsBefore) => self.doubt(None, connections),
-            Ok(PortNews::Doubtful(why)) => self.doubt(Some(why.into()), connections),
-            Ok(PortNews::Moved(why)) => self.cut_off(&why, connections),
+        match event {
+            Ok(PortStanding::AsBefore) => self.doubt(None, connections),
+            Ok(PortStanding::Doubtful(why)) => self.doubt(Some(why.into()), connections),
+            Ok(PortStanding::Moved(why)) => self.cut_off(&why, connections),
             Err(error) => self.lose(&lost(&error), connections, context),
         }
         true
@@ -215,7 +219,7 @@ impl PortPoller {
         let why = cause.to_string();
         let rails: Vec<u32> = self.rails.iter().map(|(number, _)| number).collect();
         for number in rails {
-            self.tell_rail(number, RailNews::Lost(&why), connections, context);
+            self.tell_rail(number, RailEvent::Lost(&why), connections, context);
         }
         self.rails = IdMap::new();
     }

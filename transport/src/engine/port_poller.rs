@@ -16,7 +16,7 @@ use crate::{
     connection::Context,
     rdma::{PortQueues, RdmaPort, SharedReceives},
     session::EndCause,
-    wire::{RailNews, Stray, WireNews},
+    wire::{RailEvent, Stray, WireEvent},
 };
 
 /// An RDMA port and the sessions that use it.
@@ -128,8 +128,8 @@ impl PortPoller {
                 false
             }
             None => {
-                let (number, news) = (completion.queue_pair(), RailNews::Completed(completion));
-                let notified = self.tell_rail(number, news, connections, context);
+                let (number, event) = (completion.queue_pair(), RailEvent::Completed(completion));
+                let notified = self.tell_rail(number, event, connections, context);
                 if notified.is_none() {
                     self.take_stray(completion);
                 }
@@ -143,7 +143,7 @@ impl PortPoller {
     pub(super) fn tell_rail(
         &mut self,
         number: u32,
-        news: RailNews<'_>,
+        event: RailEvent<'_>,
         connections: &mut Connections,
         context: &mut Context<'_>,
     ) -> Option<bool> {
@@ -157,8 +157,8 @@ impl PortPoller {
             ..
         } = connections;
         let link = all.get_mut(session)?;
-        let news = WireNews::OfRail(&self.rdma_port, number, news);
-        let heard = link.hear(news, tools, context);
+        let event = WireEvent::OfRail(&self.rdma_port, number, event);
+        let heard = link.hear(event, tools, context);
         if !link.wire.has_rail(&self.rdma_port, number) {
             self.rails.remove(number);
         }
@@ -235,8 +235,8 @@ impl PortPoller {
         if let Some(link) = all.get_mut(session) {
             for (_, completion) in ours {
                 let shared = self.queues.shared.as_mut();
-                let news = WireNews::Completed(&completion, shared);
-                if let Err(Stray) = link.hear(news, tools, context) {
+                let event = WireEvent::Completed(&completion, shared);
+                if let Err(Stray) = link.hear(event, tools, context) {
                     self.rdma_port.counters.strayed();
                 }
             }
@@ -311,8 +311,8 @@ impl PortPoller {
                 break;
             }
             *next += 1;
-            let news = WireNews::Completed(completion, self.queues.shared.as_mut());
-            match link.hear(news, &mut connections.tools, context) {
+            let event = WireEvent::Completed(completion, self.queues.shared.as_mut());
+            match link.hear(event, &mut connections.tools, context) {
                 Ok(one) => follows |= one,
                 Err(Stray) => self.rdma_port.counters.strayed(),
             }
@@ -381,7 +381,7 @@ impl PortPoller {
             if let Some(link) = connections.all.get_mut(session)
                 && let Some((rdma_port, _)) = link.wire.pair_at()
                 && Arc::ptr_eq(rdma_port, &self.rdma_port)
-                && let Ok(true) = link.hear(WireNews::Empty, &mut connections.tools, context)
+                && let Ok(true) = link.hear(WireEvent::Empty, &mut connections.tools, context)
             {
                 heat_link(link, &mut connections.hot);
                 any = true;

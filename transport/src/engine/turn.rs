@@ -81,7 +81,7 @@ impl Engine {
     /// Takes in the marks and mail that handles and other engines have left. `marks` is empty
     /// afterwards. Returns whether there were any.
     #[inline(never)]
-    pub(crate) fn take_news(
+    pub(crate) fn take_changes(
         &mut self,
         marks: &mut Vec<Mark>,
         mail: Vec<Mail>,

@@ -38,7 +38,7 @@ pub use prepared_pair::PreparedPair;
 pub(crate) use prepared_rail::ProbeMemory;
 pub use prepared_rail::{MOST_RAILS, PreparedRail, RailEndpoint};
 pub(crate) use rdma_port::{
-    DrainGuard, PortNews, RAIL_REQUESTS, SEND_BATCH, SEND_ENTRIES, SessionPermit,
+    DrainGuard, PortStanding, RAIL_REQUESTS, SEND_BATCH, SEND_ENTRIES, SessionPermit,
 };
 pub use rdma_port::{PortOpening, RdmaPort};
 pub(crate) use registered_memory::GrantedMemory;

@@ -28,7 +28,7 @@ mod standing;
 
 pub use opening::PortOpening;
 pub(crate) use session_permit::{DrainGuard, SessionPermit};
-pub(crate) use standing::PortNews;
+pub(crate) use standing::PortStanding;
 
 use standing::Standing;
 

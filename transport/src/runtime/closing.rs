@@ -117,7 +117,7 @@ impl Runtime {
         for event_loop in self.event_loops() {
             let of_engine = event_loop.with_engine(|engine, context| {
                 // Sessions on their way to this engine are refused, and their peers are told.
-                event_loop.take_news(engine, context);
+                event_loop.take_changes(engine, context);
                 engine.finish_close(context)
             });
             report.add(of_engine);

@@ -346,7 +346,7 @@ impl EventLoop {
         // This comes after the lock, because a thread that does not get the lock runs no turn.
         self.flushing.begin();
         let _turn = begin_turn();
-        let mut progress = self.engine.is_marked() && self.take_news(engine, context);
+        let mut progress = self.engine.is_marked() && self.take_changes(engine, context);
         engine.connections.answer_guards(context);
         progress |= engine.turn(ready, context);
         progress
@@ -413,7 +413,7 @@ impl EventLoop {
             return;
         }
         match self.node.driving {
-            Driving::Waiters => self.attend(),
+            Driving::Waiters => self.run_claimed(),
             Driving::Callers | Driving::Tasks | Driving::Thread => self.rouse_leader(),
         }
     }
@@ -428,13 +428,13 @@ impl EventLoop {
 
     /// Makes the engine take in the marks and mail that were left. Returns whether there were any.
     #[inline(never)]
-    pub(super) fn take_news(&self, engine: &mut Engine, context: &mut Context<'_>) -> bool {
+    pub(super) fn take_changes(&self, engine: &mut Engine, context: &mut Context<'_>) -> bool {
         if !self.engine.take_mark() {
             return false;
         }
         let mut marks = mem::take(&mut engine.marks);
         let mail = self.inbox.take(&mut marks);
-        let any = engine.take_news(&mut marks, mail, context);
+        let any = engine.take_changes(&mut marks, mail, context);
         engine.marks = marks;
         any
     }

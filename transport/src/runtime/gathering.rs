@@ -147,7 +147,7 @@ impl Gatherings {
         wakers: &mut Wakers,
     ) {
         let notified = sessions.into_iter().map(Notified::Session);
-        gathering.change(|news| news.extend(notified), wakers);
+        gathering.change(|changes| changes.extend(notified), wakers);
         lock(&self.0).push(Listed {
             notified: Arc::downgrade(gathering),
             subscribed: subscribed.map(str::to_owned),
@@ -173,7 +173,10 @@ impl Gatherings {
         self.for_each(|subscribed, gathering| {
             if subscribed == name {
                 let notified = Notified::Session(session.clone());
-                gathering.change(|news| push_live(news, notified, Notified::is_past), wakers);
+                gathering.change(
+                    |changes| push_live(changes, notified, Notified::is_past),
+                    wakers,
+                );
             }
         });
     }

@@ -349,7 +349,7 @@ impl EventLoop {
 
     /// Runs a turn for news from a thread that does not wait for an answer. The results go out at
     /// once, without waking the thread that sleeps for the engine.
-    pub(crate) fn attend(&self) {
+    pub(crate) fn run_claimed(&self) {
         let Some(mut engine) = self.engine.try_lock() else {
             // The thread that has the engine may have looked for news already.
             self.rouse_leader();

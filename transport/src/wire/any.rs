@@ -7,6 +7,8 @@ use ibex_ring::memory::MemoryError;
 
 #[cfg(feature = "pipe")]
 use super::pipe::PipeWire;
+#[cfg(any(test, feature = "verbs"))]
+use super::{EventOutcome, WireEvent, queue_pair::QueuePairWire};
 use super::{
     Frames, LastWord, MessageMemory, Received, SendRingMemory, Shut, Tools, Wire, WireParts,
     WireSocket, WireStart,
@@ -14,8 +16,6 @@ use super::{
     stream::{Layer, Parting, StreamWire},
     wire_path::WirePath,
 };
-#[cfg(any(test, feature = "verbs"))]
-use super::{NewsOutcome, WireNews, queue_pair::QueuePairWire};
 use crate::session::{EndCause, SessionCounters};
 
 /// The wire of a session, or none.
@@ -140,11 +140,11 @@ impl Wire for AnyWire {
     #[inline(always)]
     fn hear<F: Frames>(
         &mut self,
-        news: WireNews<'_>,
+        event: WireEvent<'_>,
         frames: &mut F,
         tools: &mut Tools,
-    ) -> NewsOutcome {
-        forward!(self, wire => wire.hear(news, frames, tools), news.turn_away())
+    ) -> EventOutcome {
+        forward!(self, wire => wire.hear(event, frames, tools), event.turn_away())
     }
 
     fn in_flight(&self) -> Option<u64> {

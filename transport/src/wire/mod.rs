@@ -10,9 +10,9 @@ mod any;
 mod arrival;
 mod arrival_memory;
 mod epoll_token;
-mod granted_block;
 #[cfg(any(test, feature = "verbs"))]
-mod news;
+mod event;
+mod granted_block;
 mod parts;
 #[cfg(feature = "pipe")]
 pub mod pipe;
@@ -40,9 +40,9 @@ pub(crate) use any::AnyWire;
 pub(crate) use arrival::{Arrived, FrameMemory, FrameRefusal};
 pub(crate) use arrival_memory::{ArrivalMemory, EagerBlockRegion, LargeWanted, ProvidedRegions};
 pub(crate) use epoll_token::EpollToken;
-pub(crate) use granted_block::GrantedBlock;
 #[cfg(any(test, feature = "verbs"))]
-pub(crate) use news::{NewsOutcome, RailNews, Stray, WireNews};
+pub(crate) use event::{EventOutcome, RailEvent, Stray, WireEvent};
+pub(crate) use granted_block::GrantedBlock;
 pub use parts::WireParts;
 pub(crate) use parts::WireStart;
 pub(crate) use reactor::{Reactor, Reports};
@@ -94,11 +94,11 @@ pub(crate) trait Wire {
     #[cfg(any(test, feature = "verbs"))]
     fn hear<F: Frames>(
         &mut self,
-        news: WireNews<'_>,
+        event: WireEvent<'_>,
         _frames: &mut F,
         _tools: &mut Tools,
-    ) -> NewsOutcome {
-        news.turn_away()
+    ) -> EventOutcome {
+        event.turn_away()
     }
 
     /// Returns the number of the last frame in flight, whose bytes must stay in place; `None` if no

@@ -69,7 +69,7 @@ pub(crate) enum Move {
         length: usize,
     },
     /// Sends news of the messages that the victim published: within their bounds, or beyond.
-    News {
+    Changes {
         end: u32,
         counters: Counters,
         credit: Option<u64>,
@@ -205,7 +205,7 @@ impl Move {
                     ..Frame::records(body)
                 }
             }
-            Move::News {
+            Move::Changes {
                 end,
                 counters,
                 credit,
@@ -240,7 +240,7 @@ pub(crate) fn any_move() -> impl Strategy<Value = Move> {
     let sender = || prop_oneof![60 => 2..4_u32, 1 => 4..8_u32];
     let record = (0..30_u64, prop::bool::weighted(0.1));
     let ask = [(); 3].map(|()| 0..12_u64);
-    let news = (
+    let changes = (
         0..3_u64,
         0..3_u64,
         0..3_u64,
@@ -267,7 +267,7 @@ pub(crate) fn any_move() -> impl Strategy<Value = Move> {
             .prop_map(|(end, word, returns)| Move::EagerBlock { end, word, returns }),
         16 => (2..4_u32, block(), 0..200_usize)
             .prop_map(|(end, word, length)| Move::Landed { end, word, length }),
-        16 => (1..3_u32, news).prop_map(|(end, (one, other, third, position, credit))| {
+        16 => (1..3_u32, changes).prop_map(|(end, (one, other, third, position, credit))| {
             let mut steps = [one, other, third];
             steps.sort_unstable();
             let [acknowledged, released, received] = steps;
@@ -278,7 +278,7 @@ pub(crate) fn any_move() -> impl Strategy<Value = Move> {
                 acknowledged,
                 acknowledgement_ended: false,
             };
-            Move::News { end, counters, credit }
+            Move::Changes { end, counters, credit }
         }),
         4 => Just(Move::Goodbye),
         1 => vec(any::<u8>(), 0..64).prop_map(Move::Noise),

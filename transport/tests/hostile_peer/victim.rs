@@ -200,7 +200,10 @@ impl Victim {
             footprint.ends <= 3 && footprint.peer_ends <= MAX_CHANNELS,
             "{footprint:?}"
         );
-        assert!(footprint.ready <= 3 && footprint.news <= 3, "{footprint:?}");
+        assert!(
+            footprint.ready <= 3 && footprint.changes <= 3,
+            "{footprint:?}"
+        );
         // Control messages are a grant for each message of both windows, and the closes of both
         // ends.
         assert!(footprint.control as u64 <= 2 * WINDOW + 2, "{footprint:?}");

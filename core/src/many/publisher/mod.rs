@@ -11,7 +11,7 @@ use std::{
 
 use ibex_base::fork::{self, UsedAfterFork};
 use ibex_codec::Codec;
-use ibex_ring::parking::{Attended, Patience};
+use ibex_ring::parking::{Claimed, Patience};
 use ibex_transport::{
     channel::{SendGroup, WaitingTask, WhenFull},
     node::TakenName,
@@ -106,7 +106,7 @@ pub struct Publisher<T: ?Sized, C = DefaultCodec> {
 /// The state that a publisher shares with its waker. Peers come and go while the program does not
 /// call the publisher, so the waker takes them in.
 struct Topic {
-    subscriptions: Attended<Subscriptions>,
+    subscriptions: Claimed<Subscriptions>,
     /// The task that waits for the subscribers.
     waiting: Arc<WaitingTask>,
     waker: Waker,
@@ -117,7 +117,7 @@ struct TopicWaker(Weak<Topic>);
 impl Wake for TopicWaker {
     fn wake(self: Arc<Self>) {
         if let Some(topic) = self.0.upgrade() {
-            topic.attend();
+            topic.run_claimed();
         }
     }
 }
@@ -126,14 +126,14 @@ impl Topic {
     fn new(subscriptions: Subscriptions) -> Arc<Self> {
         Arc::new_cyclic(|topic: &Weak<Self>| Self {
             waiting: Arc::clone(subscriptions.group.waiting()),
-            subscriptions: Attended::new(subscriptions),
+            subscriptions: Claimed::new(subscriptions),
             waker: Waker::from(Arc::new(TopicWaker(topic.clone()))),
         })
     }
 
-    fn attend(&self) {
+    fn run_claimed(&self) {
         let subscriptions = &self.subscriptions;
-        subscriptions.attend(|subscriptions| subscriptions.take_news(&self.waker));
+        subscriptions.run_claimed(|subscriptions| subscriptions.take_changes(&self.waker));
         self.waiting.wake_if_lost();
     }
 
@@ -152,13 +152,13 @@ impl Topic {
     fn with<R>(&self, act: impl FnOnce(&mut Subscriptions) -> R) -> Option<R> {
         let mut subscriptions = self.hold()?;
         // A peer whose end is open by now is a subscriber, also if its waker was not called yet.
-        if subscriptions.has_news() && !fork::is_child() {
-            subscriptions.take_news(&self.waker);
+        if subscriptions.has_changes() && !fork::is_child() {
+            subscriptions.take_changes(&self.waker);
         }
         let done = act(&mut subscriptions);
         if !fork::is_child() {
             subscriptions.renew_lost();
-            let act = |subscriptions: &mut Subscriptions| subscriptions.take_news(&self.waker);
+            let act = |subscriptions: &mut Subscriptions| subscriptions.take_changes(&self.waker);
             self.subscriptions.leave(subscriptions, act);
             self.waiting.wake_if_lost();
         }
@@ -208,7 +208,7 @@ impl<C> ChannelBuilder<C, &Node> {
         group.set_when_full(WhenFull::DropAfter(PATIENCE));
         let gathering = Gathering::of_subscribers(runtime, template.name());
         let topic = Topic::new(Subscriptions::new(template, version, gathering, group));
-        topic.attend();
+        topic.run_claimed();
         Ok(Publisher {
             topic,
             _name: name,

@@ -89,13 +89,13 @@ impl Subscriptions {
 
     /// Returns whether there is news that no waker need have told of yet.
     #[inline]
-    pub(super) fn has_news(&self) -> bool {
+    pub(super) fn has_changes(&self) -> bool {
         let is_ready = |handle: &SendHandle| handle.is_open() || handle.is_over();
         self.gathering.notified().has_items() || self.opening.iter().any(|(_, it)| is_ready(it))
     }
 
     /// Takes in all news, and has `waker` called for later news.
-    pub(super) fn take_news(&mut self, waker: &Waker) {
+    pub(super) fn take_changes(&mut self, waker: &Waker) {
         while !self.is_closed {
             // The first ones may be over, and others be opened in their places.
             let opening: Vec<_> = self.opening.iter().map(|(number, _)| *number).collect();

@@ -23,7 +23,7 @@ use ibex_core::{
     Driver, Role,
     extend::{
         CallTimes, ChannelError, RawMessage, ReceiveHandle, SendHandle, SessionShared, fork,
-        parking::{Attended, Patience, Ticket},
+        parking::{Claimed, Patience, Ticket},
     },
 };
 
@@ -48,11 +48,11 @@ pub(crate) struct CallerState {
     pub(crate) service: String,
     pub(crate) session: Arc<SessionShared>,
     pub(crate) outbox: Outbox,
-    inbox: Attended<ReplyChannel>,
+    inbox: Claimed<ReplyChannel>,
     /// The receiving end, as the session numbers it.
     inbox_end: u32,
     /// The calls. If the waker is called while a thread holds them, that thread handles it.
-    slots: Attended<Slots>,
+    slots: Claimed<Slots>,
     waker: Waker,
     /// True if the waker is left at the receiving end and was not called since. The flag is set
     /// before the waker is left, so that a call in between is not forgotten. The inbox's holder
@@ -114,13 +114,13 @@ impl CallerState {
                 ),
                 session,
                 inbox_end: replies.number(),
-                inbox: Attended::new(ReplyChannel {
+                inbox: Claimed::new(ReplyChannel {
                     handle: replies,
                     is_over: false,
                     messages: 0,
                     bytes: 0,
                 }),
-                slots: Attended::new(Slots::new(settings.max_in_flight)),
+                slots: Claimed::new(Slots::new(settings.max_in_flight)),
                 waker,
                 is_registered: AtomicBool::new(false),
                 drains,
@@ -301,7 +301,7 @@ impl CallerState {
         let others_wait = self.slots().is_waited_for();
         self.inbox.leave(inbox, |inbox| self.take_in(inbox));
         if others_wait {
-            self.inbox.attend(|inbox| self.take_in(inbox));
+            self.inbox.run_claimed(|inbox| self.take_in(inbox));
         }
         next
     }
@@ -352,7 +352,7 @@ impl CallerState {
             slots.begin_poll(key);
             slots.set_waker(key, Some(waker))
         };
-        self.inbox.attend(|inbox| {
+        self.inbox.run_claimed(|inbox| {
             if self.is_registered() && self.session.node().driver() == Driver::Caller {
                 // If callers turn the engine, a poll runs a turn.
                 let received = inbox.handle.receive(Patience::None);
@@ -397,7 +397,7 @@ impl CallerState {
     }
 
     pub(crate) fn take_in_if_free(&self) {
-        self.inbox.attend(|inbox| self.take_in(inbox));
+        self.inbox.run_claimed(|inbox| self.take_in(inbox));
     }
 }
 
@@ -437,6 +437,6 @@ const CHECK_EVERY_BYTES: u64 = 16 << 10;
 impl Drop for CallerState {
     fn drop(&mut self) {
         self.session.leave_peer_drains(&mut self.drains);
-        self.inbox.attend(|inbox| inbox.handle.leave());
+        self.inbox.run_claimed(|inbox| inbox.handle.leave());
     }
 }

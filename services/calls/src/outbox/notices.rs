@@ -114,7 +114,7 @@ impl Outbox {
     /// Sends the notices that wait, as far as there is room.
     pub(crate) fn flush(&self) {
         if self.has_notices.load(Ordering::Relaxed) {
-            self.attend();
+            self.run_claimed();
         }
     }
 

@@ -14,7 +14,7 @@ use ibex_core::{
     extend::{
         CallTimes, ChannelTemplate, DrainParticipant, Gathered, MessageVersion, MessageVersions,
         NodeState, OpenFailure, OpenUntyped, ReceiveHandle, SendHandle, SessionShared, lock,
-        parking::Attended,
+        parking::Claimed,
     },
 };
 
@@ -44,7 +44,7 @@ pub(crate) struct ServiceState {
     node: Arc<NodeState>,
 
     // Arriving requests.
-    source: Attended<RequestSource>,
+    source: Claimed<RequestSource>,
     waker: Waker,
     /// The waker is left at the source and was not called since. The source's holder writes it, and
     /// a call of the waker does.
@@ -91,7 +91,7 @@ impl ServiceState {
             requests,
             replies,
             node: node.clone(),
-            source: Attended::new(RequestSource::new()),
+            source: Claimed::new(RequestSource::new()),
             waker: Waker::from(Arc::new(ServiceWaker(service.clone()))),
             is_registered: AtomicBool::new(false),
             waiting_task: Mutex::new(None),
@@ -184,8 +184,8 @@ impl ServiceState {
             }
         };
         self.source.leave(source, |source| self.take_all(source));
-        if self.is_attended() {
-            self.attend();
+        if self.is_claimed() {
+            self.run_claimed();
         }
         next
     }
@@ -193,7 +193,7 @@ impl ServiceState {
     pub(super) fn poll_next(&self, context: &mut Context<'_>) -> Poll<NextArrived> {
         let _before = self.waiting_task().replace(context.waker().clone());
         let mut found = None;
-        self.source.attend(|source| {
+        self.source.run_claimed(|source| {
             while found.is_none() {
                 found = self.find_next(source);
                 if found.is_none() && !self.register(source, true) {
@@ -205,8 +205,8 @@ impl ServiceState {
             return Poll::Pending;
         };
         let _waker = self.waiting_task().take();
-        if self.is_attended() {
-            self.attend();
+        if self.is_claimed() {
+            self.run_claimed();
         }
         Poll::Ready(found)
     }
@@ -284,7 +284,7 @@ impl ServiceState {
     }
 
     /// Returns whether arriving frames must be taken in although no one asks for the next request.
-    fn is_attended(&self) -> bool {
+    fn is_claimed(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0 || self.node.is_draining()
     }
 
@@ -297,7 +297,7 @@ impl ServiceState {
             if self.node.is_draining() {
                 self.refuse_backlog(source, Refused::DRAINING);
             }
-            let is_wanted = self.is_attended() || self.waiting_task().is_some();
+            let is_wanted = self.is_claimed() || self.waiting_task().is_some();
             if !is_wanted || !self.register(source, false) {
                 break;
             }
@@ -324,20 +324,20 @@ impl ServiceState {
     }
 
     /// Takes in the frames that have come from all callers.
-    pub(crate) fn attend(&self) {
-        self.source.attend(|source| self.take_all(source));
+    pub(crate) fn run_claimed(&self) {
+        self.source.run_claimed(|source| self.take_all(source));
     }
 
     /// Wakes the task that waits for a request, or handlers, because frames have come.
     fn woken(&self) {
         self.is_registered.store(false, Ordering::Relaxed);
-        // WAITS, pairs with the fence in `Attended::attend`, which a handler reaches after it is
+        // WAITS, pairs with the fence in `Claimed::run_claimed`, which a handler reaches after it is
         // counted in `waiting` (or the drain after it is announced), and before `register`. So
         // either this thread sees that frames must be taken in, or that one sees that the waker was
         // called and leaves it again. A task that waits is ordered by the lock of `waiting_task`.
         fence(Ordering::SeqCst);
-        if self.is_attended() {
-            self.attend();
+        if self.is_claimed() {
+            self.run_claimed();
         }
         self.wake_next();
     }
@@ -356,7 +356,7 @@ impl ServiceState {
 
 impl DrainParticipant for ServiceState {
     fn begin_drain(&self) {
-        self.attend();
+        self.run_claimed();
     }
 
     fn running(&self) -> usize {

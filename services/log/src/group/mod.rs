@@ -153,7 +153,7 @@ pub struct LogGroup<T: ?Sized, C = DefaultCodec> {
     answered: VecDeque<LogMember>,
     /// The address that was lost last, and its loss in words, also after the program was told of it.
     last_loss: Option<(String, String)>,
-    news: WakeUps,
+    changes: WakeUps,
     /// The position that one member has had, the one that two had at a time, and so on.
     reached: Vec<u64>,
     /// The members' positions, while they are sorted.
@@ -170,7 +170,7 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
             lost: VecDeque::new(),
             answered: VecDeque::new(),
             last_loss: None,
-            news: WakeUps::new(),
+            changes: WakeUps::new(),
             reached: Vec::new(),
             positions: Vec::new(),
         }
@@ -223,7 +223,7 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
         // What the far end answered before is no news of a member.
         sender.answer = None;
         self.members.push(MemberSender::new(id, sender));
-        self.news.waker().wake_by_ref();
+        self.changes.waker().wake_by_ref();
         id
     }
 
@@ -240,7 +240,7 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
         check_node(others, peer.session().runtime());
         self.note_acked();
         let member = self.members.iter_mut().find(|one| one.id == member);
-        self.news.waker().wake_by_ref();
+        self.changes.waker().wake_by_ref();
         member.map(|member| member.go_on_with(peer)).is_some()
     }
 

@@ -59,10 +59,10 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
         a_wait_follows: bool,
     ) -> Result<MemberTurn, LogError> {
         self.note_acked();
-        self.news.forget();
+        self.changes.forget();
         let (mut round, mut index) = (Ok(MemberTurn::default()), 0);
         while let Some(member) = self.members.get_mut(index) {
-            let turn = member.turn(log, (position, a_wait_follows), self.news.waker());
+            let turn = member.turn(log, (position, a_wait_follows), self.changes.waker());
             if let Some((answer, member)) = member.take_answer() {
                 self.answered.push_back(member);
                 if answer.has_lost {
@@ -73,7 +73,7 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
                 Ok(turn) => {
                     // Others may fail, and the program go on.
                     if turn.has_more {
-                        self.news.waker().wake_by_ref();
+                        self.changes.waker().wake_by_ref();
                     }
                     round = round.map(|others| MemberTurn {
                         has_sent: others.has_sent || turn.has_sent,
@@ -208,8 +208,8 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
             runtime = runtime.or(sessions.runtime());
             channels.push(channel.map(|channel| (channel.untyped_mut(), message)));
         }
-        let news = &mut self.news;
-        Some(UntilQuorum::new((runtime?, news), lacking, channels))
+        let changes = &mut self.changes;
+        Some(UntilQuorum::new((runtime?, changes), lacking, channels))
     }
 
     /// Runs a round, unless the answer is known without.

@@ -25,7 +25,7 @@ pub struct ReservedBuffer {
     // Our talk.
     said: u16,
     /// The last of our talk that was not a mere answer.
-    news: u16,
+    changes: u16,
     /// The peer has taken all talk up to this number.
     heard: u16,
 
@@ -76,7 +76,7 @@ impl ReservedBuffer {
     /// Returns whether a buffer of the peer's is free for news.
     #[must_use]
     pub fn may_speak(&self) -> bool {
-        let last = if self.dialed { self.said } else { self.news };
+        let last = if self.dialed { self.said } else { self.changes };
         // The two numbers are within two of each other, and `heard` is never ahead.
         self.heard.wrapping_sub(last) < u16::MAX / 2
     }
@@ -100,10 +100,10 @@ impl ReservedBuffer {
     }
 
     /// Talk goes out: news, or a mere answer.
-    pub fn speak(&mut self, is_news: bool) {
+    pub fn speak(&mut self, is_change: bool) {
         self.said = self.said.wrapping_add(1);
-        if is_news {
-            self.news = self.said;
+        if is_change {
+            self.changes = self.said;
         }
     }
 
@@ -118,14 +118,14 @@ impl ReservedBuffer {
     }
 
     /// Talk came in: news, or a mere answer.
-    pub fn take(&mut self, is_news: bool) -> Result<(), ReserveOverrun> {
+    pub fn take(&mut self, is_change: bool) -> Result<(), ReserveOverrun> {
         let open = self.taken.wrapping_sub(self.answered) + 1;
         let kept = reserved_buffers(self.dialed) as u16;
         if open > kept {
             return Err(ReserveOverrun::Talk { open, kept });
         }
         self.taken = self.taken.wrapping_add(1);
-        self.owes_answer |= is_news || !self.dialed;
+        self.owes_answer |= is_change || !self.dialed;
         Ok(())
     }
 }
@@ -149,15 +149,15 @@ mod tests {
 
     fn speaks(place: &mut Place) -> Option<(Option<u16>, bool)> {
         let buffer = &mut place.buffer;
-        let is_news = place.wishes > 0 && buffer.may_speak();
-        if !is_news && !buffer.answer_is_due() {
+        let is_change = place.wishes > 0 && buffer.may_speak();
+        if !is_change && !buffer.answer_is_due() {
             return None;
         }
-        place.wishes -= u32::from(is_news);
+        place.wishes -= u32::from(is_change);
         let answer = buffer.answer();
         buffer.has_answered();
-        buffer.speak(is_news);
-        Some((answer, is_news))
+        buffer.speak(is_change);
+        Some((answer, is_change))
     }
 
     proptest! {
@@ -186,11 +186,11 @@ mod tests {
                         prop_assert!(there.inbox.len() <= kept);
                     }
                     _ => {
-                        if let Some((answer, is_news)) = here.inbox.pop_front() {
+                        if let Some((answer, is_change)) = here.inbox.pop_front() {
                             if let Some(answer) = answer {
                                 here.buffer.hear_answer(answer).unwrap();
                             }
-                            here.buffer.take(is_news).unwrap();
+                            here.buffer.take(is_change).unwrap();
                         }
                     }
                 }

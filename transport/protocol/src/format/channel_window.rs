@@ -44,12 +44,12 @@ impl ChannelWindow {
     /// news for nothing, and a sender that waits asks, so less is never urgent.
     #[inline]
     #[must_use]
-    pub fn owes_news(&self, messages: u64, bytes: u64, every: u64) -> bool {
+    pub fn owes_changes(&self, messages: u64, bytes: u64, every: u64) -> bool {
         messages >= (self.messages / 2).min(every).max(1) || bytes >= self.bytes / 2
     }
 }
 
-/// The value of `every` with which [`ChannelWindow::owes_news`] goes by half windows alone.
+/// The value of `every` with which [`ChannelWindow::owes_changes`] goes by half windows alone.
 pub const HALF_WINDOW: u64 = u64::MAX;
 
 #[cfg(test)]
@@ -74,15 +74,15 @@ mod tests {
             messages: 4,
             bytes: 256,
         };
-        assert!(!window.owes_news(1, 127, HALF_WINDOW));
-        assert!(window.owes_news(2, 0, HALF_WINDOW));
-        assert!(window.owes_news(0, 128, HALF_WINDOW));
+        assert!(!window.owes_changes(1, 127, HALF_WINDOW));
+        assert!(window.owes_changes(2, 0, HALF_WINDOW));
+        assert!(window.owes_changes(0, 128, HALF_WINDOW));
         assert!(
             ChannelWindow {
                 messages: 1,
                 bytes: 64
             }
-            .owes_news(1, 8, HALF_WINDOW)
+            .owes_changes(1, 8, HALF_WINDOW)
         );
     }
 
@@ -92,10 +92,10 @@ mod tests {
             messages: 8,
             bytes: 256,
         };
-        assert!(!window.owes_news(0, 0, 1));
-        assert!(window.owes_news(1, 0, 1));
-        assert!(!window.owes_news(2, 0, 3));
-        assert!(window.owes_news(3, 0, 3));
-        assert!(window.owes_news(4, 0, 100));
+        assert!(!window.owes_changes(0, 0, 1));
+        assert!(window.owes_changes(1, 0, 1));
+        assert!(!window.owes_changes(2, 0, 3));
+        assert!(window.owes_changes(3, 0, 3));
+        assert!(window.owes_changes(4, 0, 100));
     }
 }

@@ -69,21 +69,21 @@ impl Counters {
         }
     }
 
-    /// Joins `news` into these counters. `published` is how many messages were sent
+    /// Joins `changes` into these counters. `published` is how many messages were sent
     /// so far, `position` the ring position behind the last of them.
     ///
     /// Returns whether anything moved.
     pub fn join(
         &mut self,
-        news: &Counters,
+        changes: &Counters,
         published: u64,
         position: u64,
     ) -> Result<bool, ImpossibleCounters> {
         let bounds = [
-            ("received", news.received, published),
-            ("released", news.released, published),
-            ("acknowledged", news.acknowledged, published),
-            ("released_position", news.released_position, position),
+            ("received", changes.received, published),
+            ("released", changes.released, published),
+            ("acknowledged", changes.acknowledged, published),
+            ("released_position", changes.released_position, position),
         ];
         for (counter, said, published) in bounds {
             if said > published {
@@ -95,8 +95,13 @@ impl Counters {
             }
         }
         let steps = [
-            ("released", news.released, "received", news.received),
-            ("acknowledged", news.acknowledged, "released", news.released),
+            ("released", changes.released, "received", changes.received),
+            (
+                "acknowledged",
+                changes.acknowledged,
+                "released",
+                changes.released,
+            ),
         ];
         for (counter, said, behind, bound) in steps {
             if said > bound {
@@ -108,18 +113,18 @@ impl Counters {
                 });
             }
         }
-        if self.acknowledgement_ended && news.acknowledged > self.acknowledged {
+        if self.acknowledgement_ended && changes.acknowledged > self.acknowledged {
             return Err(ImpossibleCounters::Resurrected {
                 from: self.acknowledged,
-                to: news.acknowledged,
+                to: changes.acknowledged,
             });
         }
         let before = *self;
-        self.received = self.received.max(news.received);
-        self.released = self.released.max(news.released);
-        self.released_position = self.released_position.max(news.released_position);
-        self.acknowledged = self.acknowledged.max(news.acknowledged);
-        self.acknowledgement_ended |= news.acknowledgement_ended;
+        self.received = self.received.max(changes.received);
+        self.released = self.released.max(changes.released);
+        self.released_position = self.released_position.max(changes.released_position);
+        self.acknowledged = self.acknowledged.max(changes.acknowledged);
+        self.acknowledgement_ended |= changes.acknowledgement_ended;
         Ok(*self != before)
     }
 }
@@ -131,22 +136,22 @@ mod tests {
     #[test]
     fn late_and_repeated_news_change_nothing() {
         let mut counters = Counters::default();
-        let news = Counters {
+        let changes = Counters {
             received: 5,
             released: 4,
             released_position: 400,
             ..counters
         };
-        assert_eq!(counters.join(&news, 5, 500), Ok(true));
-        assert_eq!(counters.join(&news, 5, 500), Ok(false));
+        assert_eq!(counters.join(&changes, 5, 500), Ok(true));
+        assert_eq!(counters.join(&changes, 5, 500), Ok(false));
         let late = Counters {
             received: 3,
             released: 1,
             released_position: 100,
-            ..news
+            ..changes
         };
         assert_eq!(counters.join(&late, 5, 500), Ok(false));
-        assert_eq!(counters, news);
+        assert_eq!(counters, changes);
     }
 
     #[test]

@@ -130,14 +130,14 @@ impl SessionCredit {
 
     /// Returns whether credit is to be granted or recalled.
     #[inline]
-    pub(super) fn is_news(&self) -> bool {
+    pub(super) fn is_change(&self) -> bool {
         self.granting.recall_due().is_some() || self.granting.owed().is_some()
     }
 
     /// Returns whether a frame is to go out for credit alone.
     #[inline]
     pub(super) fn has_errand(&self) -> bool {
-        self.is_news() || self.using.is_recalled() || self.reserved.answer_is_due()
+        self.is_change() || self.using.is_recalled() || self.reserved.answer_is_due()
     }
 
     /// Returns whether talk about credit has a buffer, if it needs one.
@@ -236,8 +236,8 @@ impl SessionCredit {
     }
 
     /// Takes in that talk came: news, or a mere answer.
-    pub(super) fn take_talk(&mut self, is_news: bool) -> Result<(), PeerMisbehaved> {
-        Ok(self.reserved.take(is_news)?)
+    pub(super) fn take_talk(&mut self, is_change: bool) -> Result<(), PeerMisbehaved> {
+        Ok(self.reserved.take(is_change)?)
     }
 
     /// Takes in what a frame's extension says of credit.

@@ -223,7 +223,7 @@ impl EndTable {
         if let Some(channel) = entry.state.framed_receiver(path) {
             channel.handle_released(counters);
             if !mem::replace(&mut channel.queued, true) {
-                self.turns.news.push_back(end);
+                self.turns.changes.push_back(end);
             }
         }
         true

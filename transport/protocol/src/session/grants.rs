@@ -36,7 +36,7 @@ impl Session {
     pub fn grant_waits(&mut self, end: u32) {
         if let Some(channel) = self.ends.receiver_mut(end) {
             channel.grant_waits();
-            self.queue_news(end);
+            self.queue_changes(end);
         }
     }
 

@@ -167,12 +167,12 @@ impl Session {
             offers: self.config.wires.reads > 0,
         };
         let records = channel.handle_records(header.sequence, body, &mut eager_block)?;
-        let is_urgent = channel.arrival_is_urgent() || channel.owes_news;
+        let is_urgent = channel.arrival_is_urgent() || channel.owes_changes;
         if records.large > 0 {
             self.events.extend(channel.tell_large(end));
         }
         if is_urgent {
-            self.queue_news(end);
+            self.queue_changes(end);
         }
         Ok(Arrival::Records {
             end,
@@ -189,7 +189,7 @@ impl Session {
         let resumes = self.config.resumes;
         let channel = self.ends.receiver_mut(end);
         let read = channel.and_then(|channel| channel.large_finished(resumes));
-        self.queue_news(end);
+        self.queue_changes(end);
         if let Some(sequence) = read
             && let Some(channel) = self.ends.entries.get(end).and_then(|entry| entry.peer)
         {
@@ -201,7 +201,7 @@ impl Session {
 
     fn handle_extension(&mut self, extension: &Extension) -> Result<(), PeerMisbehaved> {
         self.credit.handle_extension(extension)?;
-        let Some((channel, news)) = extension.counters else {
+        let Some((channel, changes)) = extension.counters else {
             return Ok(());
         };
         // News for an end that is closed already are late, and harmless.
@@ -209,7 +209,7 @@ impl Session {
             return Ok(());
         };
         let moved = sender
-            .handle_counters(&news)
+            .handle_counters(&changes)
             .map_err(|source| PeerMisbehaved::Counters { channel, source })?;
         let counters = sender.counters;
         let next = (moved && sender.has_to_ask_on()).then(|| sender.unanswered());
@@ -269,8 +269,8 @@ impl Session {
                     if receiver.waits_for_application() {
                         self.events.push_back(SessionEvent::Asked { end });
                     }
-                    if receiver.news_are_urgent() {
-                        self.queue_news(end);
+                    if receiver.changes_are_urgent() {
+                        self.queue_changes(end);
                     }
                 }
                 Ok(())

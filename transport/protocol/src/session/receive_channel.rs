@@ -46,7 +46,7 @@ pub(crate) struct ReceiveChannel {
     pub(super) tell_every: u64,
     /// The sender has to be told the news. Without them it would be short of blocks, or would hold
     /// memory longer.
-    pub(super) owes_news: bool,
+    pub(super) owes_changes: bool,
     /// Large messages that are here, and that the sender keeps because it does not know.
     kept_there: u32,
     /// The last message that came in a block. It may be here ahead of a longer one before it.
@@ -98,7 +98,7 @@ impl ReceiveChannel {
             notified: start,
             asked: Questions::default(),
             tell_every: HALF_WINDOW,
-            owes_news: false,
+            owes_changes: false,
             kept_there: 0,
             landed: 0,
             queued: false,
@@ -291,27 +291,27 @@ impl ReceiveChannel {
     /// Notes that the next large message has to wait for its grant, so that its sender is told now
     /// of the messages before it.
     pub(super) fn grant_waits(&mut self) {
-        self.owes_news |= self.kept_there > 0;
+        self.owes_changes |= self.kept_there > 0;
     }
 
     /// Notes that another large message is here that its sender keeps.
     fn is_kept_there(&mut self) {
         self.kept_there += 1;
-        self.owes_news |= self.kept_there >= KEPT_THERE;
+        self.owes_changes |= self.kept_there >= KEPT_THERE;
     }
 
     /// Notes that the handle or its guards moved the prefix. The counters may have been read while
     /// the prefix moved, and be of different age. A message that is acknowledged is released in any
     /// case.
-    pub(super) fn handle_released(&mut self, news: &Counters) {
+    pub(super) fn handle_released(&mut self, changes: &Counters) {
         self.known.released = self
             .known
             .released
-            .max(news.released)
-            .max(news.acknowledged);
-        self.known.released_position = self.known.released_position.max(news.released_position);
-        self.known.acknowledged = self.known.acknowledged.max(news.acknowledged);
-        self.known.acknowledgement_ended |= news.acknowledgement_ended;
+            .max(changes.released)
+            .max(changes.acknowledged);
+        self.known.released_position = self.known.released_position.max(changes.released_position);
+        self.known.acknowledged = self.known.acknowledged.max(changes.acknowledged);
+        self.known.acknowledgement_ended |= changes.acknowledgement_ended;
     }
 
     /// Notes that the sender waits for something.
@@ -352,13 +352,13 @@ impl ReceiveChannel {
     /// Returns whether the sender must be told of the counters now, because it waits for them or is
     /// owed enough.
     #[inline(always)]
-    pub(super) fn news_are_urgent(&self) -> bool {
+    pub(super) fn changes_are_urgent(&self) -> bool {
         let (known, notified) = (&self.known, &self.notified);
         let released = known.released - notified.released;
         let bytes = known.released_position - notified.released_position;
-        self.window.owes_news(released, bytes, self.tell_every)
-            || self.owes_news
-            || self.is_asked_for_news() && self.is_answer_due()
+        self.window.owes_changes(released, bytes, self.tell_every)
+            || self.owes_changes
+            || self.is_asked_for_changes() && self.is_answer_due()
     }
 
     /// Returns whether the sender must hear of the last arrival, because it waits for that.
@@ -375,7 +375,7 @@ impl ReceiveChannel {
     }
 
     /// Returns whether the sender waits for more than it was told.
-    fn is_asked_for_news(&self) -> bool {
+    fn is_asked_for_changes(&self) -> bool {
         let asked = self.asked.farthest();
         asked.received > self.notified.received
             || asked.released > self.notified.released
@@ -388,7 +388,7 @@ impl ReceiveChannel {
     }
 
     /// Returns whether there is anything that the sender has not heard.
-    pub(super) fn has_news(&self) -> bool {
+    pub(super) fn has_changes(&self) -> bool {
         self.counters() != self.notified
     }
 
@@ -404,7 +404,7 @@ impl ReceiveChannel {
 
     /// Takes the counters into a frame.
     pub(super) fn tell(&mut self) -> Counters {
-        self.owes_news = false;
+        self.owes_changes = false;
         self.notified = self.counters();
         // What landed ahead of a message that is under way is not told yet. The news is due when the
         // next message is complete.

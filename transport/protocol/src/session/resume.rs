@@ -327,7 +327,7 @@ impl Resumption<'_> {
                     .filter_map(|(sequence, way, bytes)| way.control(channel, sequence, bytes));
                 self.control.extend(grants);
                 self.events.extend(receiver.tell_large(end));
-                self.ends.queue_news(end);
+                self.ends.queue_changes(end);
             }
             EndChannel::Receiver(None) => {}
         }

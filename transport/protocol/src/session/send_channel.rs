@@ -84,8 +84,11 @@ pub(super) struct Unconfirmed {
 
 impl SendChannel {
     /// Joins the receiving end's news.
-    pub(super) fn handle_counters(&mut self, news: &Counters) -> Result<bool, ImpossibleCounters> {
-        let moved = self.counters.join(news, self.sent, self.sent_position)?;
+    pub(super) fn handle_counters(
+        &mut self,
+        changes: &Counters,
+    ) -> Result<bool, ImpossibleCounters> {
+        let moved = self.counters.join(changes, self.sent, self.sent_position)?;
         while let Some(oldest) = self.unconfirmed.front()
             && oldest.sequence <= self.counters.received
         {

@@ -3,11 +3,11 @@
 //! sessions make of each other under faults is the simulated fabric's.)
 
 mod buffers;
+mod changes;
 mod credit;
 mod ends;
 mod goodbye;
 mod large;
-mod news;
 pub(super) mod peer;
 mod pulling;
 mod records;

@@ -111,13 +111,13 @@ impl Session {
             }
             return Some(Body::Inline);
         }
-        if self.credit.is_news() && self.credit.may_speak() {
+        if self.credit.is_change() && self.credit.may_speak() {
             // Only when all credit has been spent is it known whether anything waits behind this
             // frame. A session that must ask for credit has asked by then, so this frame does not
             // ask.
             return self.next_credit_frame(false, arrival_offset, head);
         }
-        if self.ends.news_are_urgent() {
+        if self.ends.changes_are_urgent() {
             self.build_control(None, arrival_offset, head);
             return Some(Body::Inline);
         }
@@ -135,8 +135,8 @@ impl Session {
             }
         }
         if self.outgoing.stage.is_live() && self.goodbye_is_next() {
-            self.ends.queue_last_news();
-            if self.ends.turns.news.len() > 1 {
+            self.ends.queue_last_changes();
+            if self.ends.turns.changes.len() > 1 {
                 self.build_control(None, arrival_offset, head);
                 return Some(Body::Inline);
             }
@@ -183,7 +183,7 @@ impl Session {
     fn knows_errands(&self) -> bool {
         !self.outgoing.is_suspended()
             && (self.outgoing.has_any()
-                || !self.ends.turns.news.is_empty()
+                || !self.ends.turns.changes.is_empty()
                 || self.ends.turns.has_offers_or_reads()
                 || self.credit.has_errand())
     }
@@ -201,7 +201,7 @@ impl Session {
         !self.ends.turns.ready.is_empty()
             || !self.outgoing.control.is_empty()
             || self.credit.allows_talk_only()
-                && (self.ends.news_are_urgent() || self.goodbye_is_next())
+                && (self.ends.changes_are_urgent() || self.goodbye_is_next())
     }
 
     /// Takes records of a ready channel for one frame, if it has some and it is their turn and not
@@ -482,14 +482,14 @@ impl Session {
     /// Builds the extension of a frame that is about to go.
     fn extension_of(&mut self, is_talk: bool, wants: bool, has_body: bool) -> Option<Extension> {
         // Most frames have no extension, which this check finds quickly.
-        let has_news = !self.ends.turns.news.is_empty();
-        if !is_talk && !wants && !has_news && !self.credit.has_extension() {
+        let has_changes = !self.ends.turns.changes.is_empty();
+        if !is_talk && !wants && !has_changes && !self.credit.has_extension() {
             return None;
         }
         let extension = Extension {
             counters: self
                 .ends
-                .take_news(&mut self.eager_blocks, &mut self.events),
+                .take_changes(&mut self.eager_blocks, &mut self.events),
             ..self.credit.take_extension(is_talk, wants, has_body)
         };
         (!extension.is_empty()).then_some(extension)

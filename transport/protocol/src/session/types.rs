@@ -448,7 +448,7 @@ pub struct Footprint {
     /// Sending ends that may have something to send: each local end at most once.
     pub ready: usize,
     /// Receiving ends with news: each local end at most once.
-    pub news: usize,
+    pub changes: usize,
     /// Events that the host has not taken.
     pub events: usize,
 }

@@ -6,7 +6,7 @@
 
 #![forbid(unsafe_code)]
 
-mod attended;
+mod claimed;
 mod condition;
 mod leadership;
 mod parker;
@@ -18,8 +18,8 @@ mod wakers;
 
 pub mod bell;
 
-pub use attended::Attended;
 pub use bell::{Bell, BellLease, Drive, RungEnd};
+pub use claimed::Claimed;
 pub use condition::{AtSlot, Condition, block, poll, poll_again, sleep};
 pub use leadership::{Lead, Leadership};
 pub use parker::{Parker, thread_waker};

@@ -39,9 +39,9 @@ impl MemoryWait {
     pub(super) fn begin(&mut self, end: &ReceiveEnd, lacks_room: bool) -> bool {
         end.lacks_room.store(lacks_room, Ordering::Relaxed);
         let retry_at = clock::now() + RETRY_AFTER;
-        let is_news = self.retry_at.replace(retry_at).is_none();
+        let is_change = self.retry_at.replace(retry_at).is_none();
         let is_woken = end.session.requests.receiver_retries(end, retry_at);
-        is_news && !lacks_room || !is_woken
+        is_change && !lacks_room || !is_woken
     }
 
     /// Ends the wait. Returns whether there was one.

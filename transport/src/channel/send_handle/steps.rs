@@ -39,15 +39,15 @@ impl SendEnd {
             self.path.ring_reader(self, generation);
         }
         producer.untransmitted += length;
-        if producer.untransmitted >= producer.attend_at {
-            self.attend(producer, sequence);
+        if producer.untransmitted >= producer.claim_at {
+            self.run_claimed(producer, sequence);
         }
         sequence
     }
 
     /// Runs a turn if many bytes are queued, and notes the time of a message where times are kept.
     #[cold]
-    fn attend(&self, producer: &mut SendProducer, sequence: u64) {
+    fn run_claimed(&self, producer: &mut SendProducer, sequence: u64) {
         if let Some(times) = &self.times {
             self.was_published(times, sequence);
         }

@@ -71,7 +71,7 @@ impl Stage {
     }
 
     /// Acknowledges a message, and loses the news of it.
-    fn lose_news_of(&mut self, message: RawMessage) {
+    fn lose_changes_of(&mut self, message: RawMessage) {
         let sent = || self.sessions[1].stats().frames_sent;
         let before = sent();
         message.acknowledge();
@@ -144,7 +144,7 @@ fn carry(mut from: &TcpStream, to: Option<&TcpStream>) -> usize {
 fn an_acknowledgement_that_comes_late_and_is_lost_is_noticed_while_a_call_waits_for_it() {
     let (mut stage, mut sender, mut receiver) = Stage::new();
     let message = stage.hold(&mut sender, &mut receiver);
-    stage.lose_news_of(message);
+    stage.lose_changes_of(message);
     stage.wait(&mut sender, BETWEEN_QUESTIONS.as_secs() as u32 + 1);
     assert!(
         stage.sessions[0].is_gone(),

@@ -18,7 +18,7 @@ pub(super) struct Standing {
 
 /// The state of a port, compared with what its sessions rely on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum PortNews {
+pub(crate) enum PortStanding {
     /// The port has not changed.
     AsBefore,
     /// The port has a fault that sessions may or may not survive.
@@ -55,26 +55,28 @@ impl RdmaPort {
     ///
     /// # Errors
     /// [`VerbsError`] if the device is gone.
-    pub(crate) fn check_port(&self) -> Result<PortNews, VerbsError> {
+    pub(crate) fn check_port(&self) -> Result<PortStanding, VerbsError> {
         let device = self.opened()?.device;
         let now = Standing::of(&device, self.port, self.partition_key)?;
         let mut standing = lock(&self.standing);
         let before = mem::replace(&mut *standing, now);
         if before != now {
             let why = format!("its {before} became {now}");
-            return Ok(PortNews::Moved(self.of_port(&why)));
+            return Ok(PortStanding::Moved(self.of_port(&why)));
         }
         let state = device.query_port(self.port)?.state;
         if state != PortState::Active {
-            return Ok(PortNews::Doubtful(self.of_port(&format!("it is {state}"))));
+            return Ok(PortStanding::Doubtful(
+                self.of_port(&format!("it is {state}")),
+            ));
         }
         let ours =
             |entry: &GidEntry| (entry.gid, entry.gid_type) == (self.gid.gid, self.gid.gid_type);
         // The GID may have another index now.
         if !device.gids(self.port)?.iter().any(ours) {
             let why = format!("its GID {} is gone", self.gid.gid);
-            return Ok(PortNews::Doubtful(self.of_port(&why)));
+            return Ok(PortStanding::Doubtful(self.of_port(&why)));
         }
-        Ok(PortNews::AsBefore)
+        Ok(PortStanding::AsBefore)
     }
 }

@@ -44,8 +44,8 @@ use ibex_verbs::{
 };
 
 use super::{
-    AnyWire, Frames, LastWord, MessageMemory, NewsOutcome, Received, SendRingMemory, Shut, Tools,
-    Wire, WireNews, WireSocket, register_with, stream::Layer,
+    AnyWire, EventOutcome, Frames, LastWord, MessageMemory, Received, SendRingMemory, Shut, Tools,
+    Wire, WireEvent, WireSocket, register_with, stream::Layer,
 };
 use crate::{
     rdma::{ArrivalBuffers, DrainGuard, PreparedPair, RdmaPort, SessionPermit},
@@ -203,20 +203,20 @@ impl QueuePairWire {
     }
 
     /// Handles an event of the device about the queue pair.
-    fn event(&mut self, event: &AsyncEvent) -> NewsOutcome {
+    fn event(&mut self, event: &AsyncEvent) -> EventOutcome {
         if let PairState::Leaving(teardown) = &mut self.state {
             return match teardown.handle_event(event) {
-                true => NewsOutcome::Something,
-                false => NewsOutcome::Nothing,
+                true => EventOutcome::Something,
+                false => EventOutcome::Nothing,
             };
         }
         let AsyncEvent::QueuePair(_, said) = event else {
-            return NewsOutcome::Nothing;
+            return EventOutcome::Nothing;
         };
         match said {
             QueuePairEvent::Fatal => {
                 let why = event.to_string();
-                NewsOutcome::Broke(Box::new(EndCause::DeviceLost { why }))
+                EventOutcome::Broke(Box::new(EndCause::DeviceLost { why }))
             }
             QueuePairEvent::InvalidRequest => refused_request("an invalid request", event),
             QueuePairEvent::AccessViolation => {
@@ -228,30 +228,30 @@ impl QueuePairWire {
             QueuePairEvent::LastRequestReached => {
                 self.died = Some(*event);
                 self.drain_guard = Some(self.permit.rdma_port.leaves());
-                NewsOutcome::Something
+                EventOutcome::Something
             }
             // These events do not matter: the queue pair was connected before, is never drained
             // while it lives, and has one path.
             QueuePairEvent::Established
             | QueuePairEvent::SendQueueDrained
             | QueuePairEvent::PathMigrated
-            | QueuePairEvent::PathMigrationFailed => NewsOutcome::Nothing,
+            | QueuePairEvent::PathMigrationFailed => EventOutcome::Nothing,
         }
     }
 
     /// Notes that the completion queue was found empty after everything in it was taken. The queue
     /// pair is dead if the device said so before.
-    fn completions_are_empty(&mut self) -> NewsOutcome {
+    fn completions_are_empty(&mut self) -> EventOutcome {
         match (&mut self.state, self.died) {
             (PairState::Leaving(teardown), _) => match teardown.handle_empty_poll() {
-                true => NewsOutcome::Something,
-                false => NewsOutcome::Nothing,
+                true => EventOutcome::Something,
+                false => EventOutcome::Nothing,
             },
             (PairState::Live(_), Some(event)) => {
                 let cause = EndCause::lost(event.to_string());
-                NewsOutcome::Broke(Box::new(cause))
+                EventOutcome::Broke(Box::new(cause))
             }
-            _ => NewsOutcome::Nothing,
+            _ => EventOutcome::Nothing,
         }
     }
 
@@ -286,9 +286,9 @@ impl QueuePairWire {
 }
 
 /// Returns the news that the local device refused a request of the peer.
-fn refused_request(request: &str, event: &AsyncEvent) -> NewsOutcome {
+fn refused_request(request: &str, event: &AsyncEvent) -> EventOutcome {
     let why = format!("the device says that it broke the protocol: it made {request} ({event})");
-    NewsOutcome::Broke(Box::new(EndCause::lost(why)))
+    EventOutcome::Broke(Box::new(EndCause::lost(why)))
 }
 
 // ---- The wire -----------------------------------------------------------------------------------
@@ -411,21 +411,21 @@ impl Wire for QueuePairWire {
     #[inline(always)]
     fn hear<F: Frames>(
         &mut self,
-        news: WireNews<'_>,
+        event: WireEvent<'_>,
         frames: &mut F,
         tools: &mut Tools,
-    ) -> NewsOutcome {
-        match news {
-            WireNews::Completed(completion, shared) => {
+    ) -> EventOutcome {
+        match event {
+            WireEvent::Completed(completion, shared) => {
                 self.complete(completion, shared, frames, tools)
             }
-            WireNews::Said(event) => self.event(event),
-            WireNews::Empty => self.completions_are_empty(),
-            WireNews::RailsOverdue(now) => self.expire_rails(now, frames),
-            WireNews::OfRail(rdma_port, number, news) => {
+            WireEvent::Said(event) => self.event(event),
+            WireEvent::Empty => self.completions_are_empty(),
+            WireEvent::RailsOverdue(now) => self.expire_rails(now, frames),
+            WireEvent::OfRail(rdma_port, number, event) => {
                 match self.pulling.rails.find(rdma_port, number) {
-                    Some(rail) => self.rail_reported(rail, news, frames),
-                    None => NewsOutcome::Stray,
+                    Some(rail) => self.rail_reported(rail, event, frames),
+                    None => EventOutcome::Stray,
                 }
             }
         }

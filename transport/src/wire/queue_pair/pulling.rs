@@ -21,7 +21,7 @@ use super::{
 use crate::{
     rdma::{OfferWindows, PreparedRail, RegisteredMessage, SendSlots},
     session::{EndCause, SessionCounters},
-    wire::{Frames, NewsOutcome, RailNews},
+    wire::{EventOutcome, Frames, RailEvent},
 };
 
 /// The offers of a queue pair, and its reads.
@@ -352,48 +352,48 @@ impl QueuePairWire {
     pub(super) fn rail_reported<F: Frames>(
         &mut self,
         rail: u8,
-        news: RailNews<'_>,
+        event: RailEvent<'_>,
         frames: &mut F,
-    ) -> NewsOutcome {
+    ) -> EventOutcome {
         let Some(one) = self.pulling.rails.get_mut(rail) else {
-            return NewsOutcome::Stray;
+            return EventOutcome::Stray;
         };
         let mut time = 0;
-        match news {
-            RailNews::Completed(completion) => {
+        match event {
+            RailEvent::Completed(completion) => {
                 frames.counters().completions.add(1);
                 time = one.time_of(completion);
                 if let Some(((end, sequence), key)) = one.complete(completion) {
                     frames.session().offer_rail(end, sequence, rail, key);
                 }
             }
-            RailNews::Said(event) => one.event(event),
-            RailNews::Lost(why) => one.destroy(why),
+            RailEvent::Said(event) => one.event(event),
+            RailEvent::Lost(why) => one.destroy(why),
         }
         self.pulling.count_reads_of(rail);
         self.rails_moved(time, frames)
     }
 
     /// Destroys failed rails that are overdue at `now`.
-    pub(super) fn expire_rails<F: Frames>(&mut self, now: Instant, frames: &mut F) -> NewsOutcome {
+    pub(super) fn expire_rails<F: Frames>(&mut self, now: Instant, frames: &mut F) -> EventOutcome {
         if self.pulling.rails.are_none() {
-            return NewsOutcome::Nothing;
+            return EventOutcome::Nothing;
         }
         self.pulling.rails.expire(now);
         self.rails_moved(0, frames)
     }
 
     /// Goes on after news of rails.
-    fn rails_moved<F: Frames>(&mut self, time: u64, frames: &mut F) -> NewsOutcome {
+    fn rails_moved<F: Frames>(&mut self, time: u64, frames: &mut F) -> EventOutcome {
         if !self.is_live() || self.sending.has_failed || frames.is_over() {
-            return NewsOutcome::Something;
+            return EventOutcome::Something;
         }
         self.reads_are_done(time, frames);
         frames.gone(self.freed());
         frames.session().ends.lane_is_free();
         match self.pull(frames) {
-            Ok(_) => NewsOutcome::Something,
-            Err(cause) => NewsOutcome::Broke(Box::new(cause)),
+            Ok(_) => EventOutcome::Something,
+            Err(cause) => EventOutcome::Broke(Box::new(cause)),
         }
     }
 

@@ -49,7 +49,7 @@ pub(super) struct Rail {
     /// The time by which the last request of a failed rail must be flushed.
     deadline: Option<Instant>,
     /// The session was not told yet that the rail has failed.
-    is_news: bool,
+    is_change: bool,
     /// Most reads of this end that are under way.
     depth: u32,
     /// Reads that are under way.
@@ -146,9 +146,9 @@ impl Rails {
 
     /// Returns the ports of rails that have failed since the last call.
     pub(super) fn take_failed(&mut self) -> Vec<Arc<RdmaPort>> {
-        let failed = self
-            .iter_mut()
-            .filter_map(|rail| mem::take(&mut rail.is_news).then(|| rail.permit.rdma_port.clone()));
+        let failed = self.iter_mut().filter_map(|rail| {
+            mem::take(&mut rail.is_change).then(|| rail.permit.rdma_port.clone())
+        });
         failed.collect()
     }
 
@@ -179,7 +179,7 @@ impl Rail {
             stage: Stage::New,
             failed_at: None,
             deadline: None,
-            is_news: false,
+            is_change: false,
             depth,
             reads: 0,
         }
@@ -349,7 +349,7 @@ impl Rail {
             Stage::New | Stage::Failed => {}
         }
         self.stage = Stage::Failed;
-        self.is_news = true;
+        self.is_change = true;
         self.deadline = Some(clock::now() + DEFAULT_DRAIN_TIMEOUT);
         self.failed_at.get_or_insert(self.slots.done() + 1);
         let failed = self.pair.as_mut().map(QueuePair::fail);

@@ -13,7 +13,7 @@ use super::{PairState, QueuePairWire};
 use crate::{
     rdma::{ArrivedBuffer, SharedReceives},
     session::EndCause,
-    wire::{Arrived, FrameRefusal, Frames, NewsOutcome, Tools, arrival::take_whole},
+    wire::{Arrived, EventOutcome, FrameRefusal, Frames, Tools, arrival::take_whole},
 };
 
 impl QueuePairWire {
@@ -26,7 +26,7 @@ impl QueuePairWire {
         mut shared: Option<&mut SharedReceives>,
         frames: &mut F,
         tools: &mut Tools,
-    ) -> NewsOutcome {
+    ) -> EventOutcome {
         // The completion is nearly always a received frame.
         if matches!(self.state, PairState::Live(_))
             && let Some(bytes) = completion.received()
@@ -37,7 +37,7 @@ impl QueuePairWire {
             let heard = frame_arrived(buffer, bytes as usize, time, frames, tools);
             match self.refill_own() {
                 Ok(()) => heard,
-                Err(cause) => NewsOutcome::Broke(cause),
+                Err(cause) => EventOutcome::Broke(cause),
             }
         } else {
             self.complete_any(completion, shared, frames, tools)
@@ -51,14 +51,14 @@ impl QueuePairWire {
         shared: Option<&mut SharedReceives>,
         frames: &mut F,
         tools: &mut Tools,
-    ) -> NewsOutcome {
+    ) -> EventOutcome {
         if let PairState::Leaving(teardown) = &mut self.state
             && teardown.handle_completion(completion)
         {
-            return NewsOutcome::Something;
+            return EventOutcome::Something;
         }
         let outcome = completion.outcome();
-        let mut heard = NewsOutcome::Something;
+        let mut heard = EventOutcome::Something;
         let is_receive = completion.id().operation() == Operation::Receive;
         let is_known = match is_receive {
             true => match self.arrived(completion, shared) {
@@ -87,7 +87,7 @@ impl QueuePairWire {
         match outcome {
             Err(failure) => {
                 if let Some(cause) = self.cause_of(&failure) {
-                    heard = NewsOutcome::Broke(Box::new(cause));
+                    heard = EventOutcome::Broke(Box::new(cause));
                 }
             }
             Ok(_) if is_known => {
@@ -98,12 +98,12 @@ impl QueuePairWire {
             }
             Ok(_) => {
                 tracing::debug!(id = %completion.id(), "a completion of no request of ours");
-                heard = NewsOutcome::Stray;
+                heard = EventOutcome::Stray;
             }
         }
         match self.refill_own() {
             Ok(()) => heard,
-            Err(cause) => NewsOutcome::Broke(cause),
+            Err(cause) => EventOutcome::Broke(cause),
         }
     }
 
@@ -150,9 +150,9 @@ fn frame_arrived<F: Frames>(
     time: u64,
     frames: &mut F,
     tools: &mut Tools,
-) -> NewsOutcome {
+) -> EventOutcome {
     if frames.is_over() {
-        return NewsOutcome::Nothing;
+        return EventOutcome::Nothing;
     }
     let counters = frames.counters();
     counters.frames_received.add(1);
@@ -169,16 +169,16 @@ fn frame_arrived<F: Frames>(
             let (range, last) = (lone.offset..lone.offset + lone.bytes, lone.sequence);
             let arrived = arrived(buffer, range, last, time);
             let placed = frames.records(lone.end, arrived, tools);
-            (placed, NewsOutcome::Nothing)
+            (placed, EventOutcome::Nothing)
         }
         None => (
             take_frame(frame, buffer, time, frames, tools),
-            NewsOutcome::Something,
+            EventOutcome::Something,
         ),
     };
     match taken {
         Ok(()) => heard,
-        Err(fault) => NewsOutcome::Refused(Box::new(fault)),
+        Err(fault) => EventOutcome::Refused(Box::new(fault)),
     }
 }
 
@@ -191,13 +191,13 @@ fn block_arrived<F: Frames>(
     time: u64,
     frames: &mut F,
     tools: &mut Tools,
-) -> NewsOutcome {
+) -> EventOutcome {
     if frames.is_over() {
-        return NewsOutcome::Something;
+        return EventOutcome::Something;
     }
     match take_block(immediate, buffer, time, frames, tools) {
-        Ok(()) => NewsOutcome::Something,
-        Err(fault) => NewsOutcome::Refused(Box::new(fault)),
+        Ok(()) => EventOutcome::Something,
+        Err(fault) => EventOutcome::Refused(Box::new(fault)),
     }
 }
 

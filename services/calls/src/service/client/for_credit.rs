@@ -18,14 +18,14 @@ impl Condition for ForCredit<'_> {
 
     fn check(&mut self) -> Option<Self::Output> {
         self.client.credit(self.id).or_else(|| {
-            self.client.service.attend();
+            self.client.service.run_claimed();
             self.client.credit(self.id)
         })
     }
 
     fn register(&mut self, waker: &Waker) {
         self.client.set_waker(self.id, Some(waker));
-        self.client.service.attend();
+        self.client.service.run_claimed();
     }
 
     fn leave(&mut self) {

@@ -66,7 +66,7 @@ impl Call {
 
     pub(super) fn is_cancelled(&self) -> bool {
         self.client.is_cancelled(self.id) || {
-            self.client.service.attend();
+            self.client.service.run_claimed();
             self.client.is_cancelled(self.id)
         }
     }

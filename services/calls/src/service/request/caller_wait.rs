@@ -9,7 +9,7 @@ pub(super) struct CallerWait<'a>(&'a Client);
 
 impl<'a> CallerWait<'a> {
     pub(super) fn on(client: &'a Client) -> Self {
-        // WAITS: the wait begins with `attend`, whose fence pairs with `ServiceState::woken`.
+        // WAITS: the wait begins with `run_claimed`, whose fence pairs with `ServiceState::woken`.
         client.service.waiting.fetch_add(1, Ordering::Relaxed);
         Self(client)
     }

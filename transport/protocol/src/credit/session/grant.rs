@@ -216,9 +216,9 @@ impl CreditGrant {
     /// behind it.
     pub fn used_up(&mut self) {
         // If more was granted, the wish has been answered already.
-        let is_news = self.back == self.notified;
-        self.report.wants |= is_news;
-        self.report.is_busy |= is_news;
+        let is_change = self.back == self.notified;
+        self.report.wants |= is_change;
+        self.report.is_busy |= is_change;
     }
 
     /// The grant to tell: once more than half of what is lent is owed, so that as much cannot be

@@ -81,10 +81,10 @@ fn a_wait_rides_on_the_next_frame_unless_credit_has_to_be_asked_for() {
 fn credit_that_came_back_is_granted_once_with_any_frame() {
     let mut credit = over_a_stream(100, 0);
     credit.granting.arrived(60).unwrap();
-    assert!(credit.is_news());
+    assert!(credit.is_change());
     assert_eq!(credit.take_extension(false, false, true).credit, Some(160));
     assert_eq!(credit.take_extension(false, false, true).credit, None);
-    assert!(!credit.is_news());
+    assert!(!credit.is_change());
 }
 
 #[test]

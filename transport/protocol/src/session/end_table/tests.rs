@@ -133,14 +133,14 @@ fn news_are_told_once_and_those_that_are_wanted_first() {
             ..channel.counters()
         };
         channel.handle_released(&released);
-        channel.owes_news = wanted;
-        ends.queue_news(end);
-        assert_eq!(ends.news_are_urgent(), wanted);
+        channel.owes_changes = wanted;
+        ends.queue_changes(end);
+        assert_eq!(ends.changes_are_urgent(), wanted);
     }
-    assert_eq!(ends.turns.news, [other, end]);
+    assert_eq!(ends.turns.changes, [other, end]);
     let mut notified = || {
-        let news = ends.take_news(&mut EagerBlocks::default(), &mut events);
-        news.map(|(peer, counters)| (peer, counters.released))
+        let changes = ends.take_changes(&mut EagerBlocks::default(), &mut events);
+        changes.map(|(peer, counters)| (peer, counters.released))
     };
     assert_eq!(
         [notified(), notified(), notified()],

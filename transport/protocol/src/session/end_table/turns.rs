@@ -23,7 +23,7 @@ pub(crate) struct EndTurns {
     /// Sending ends that have, or may have, something to send.
     pub(crate) ready: VecDeque<u32>,
     /// Receiving ends with news for their senders; urgent ones at the front.
-    pub(crate) news: VecDeque<u32>,
+    pub(crate) changes: VecDeque<u32>,
     /// Pieces on their way into the peer's memory.
     pub(crate) writes_under_way: u32,
     /// Sending ends that wait for such a piece to arrive.
@@ -46,12 +46,12 @@ pub(crate) struct EndTurns {
 impl EndTurns {
     pub(super) fn rest(&mut self) {
         self.ready.shrink_to_fit();
-        self.news.shrink_to_fit();
+        self.changes.shrink_to_fit();
     }
 
     pub(super) fn clear(&mut self) {
         self.ready.clear();
-        self.news.clear();
+        self.changes.clear();
         self.awaiting_writes.clear();
         self.writes_under_way = 0;
         self.offering.clear();
@@ -100,7 +100,7 @@ impl EndTurns {
     /// done.
     pub(super) fn forget(&mut self, end: u32) {
         self.ready.retain(|&other| other != end);
-        self.news.retain(|&other| other != end);
+        self.changes.retain(|&other| other != end);
         self.offering.retain(|&other| other != end);
         self.reading.retain(|&other| other != end);
     }
@@ -120,9 +120,9 @@ impl EndTurns {
 
     /// Lets the next frame carry the news of an end, if there are any.
     pub(crate) fn tell_first_of(&mut self, end: u32) {
-        if let Some(at) = self.news.iter().position(|&other| other == end) {
-            self.news.remove(at);
-            self.news.push_front(end);
+        if let Some(at) = self.changes.iter().position(|&other| other == end) {
+            self.changes.remove(at);
+            self.changes.push_front(end);
         }
     }
 }
@@ -259,56 +259,56 @@ impl EndTable {
 
     // ---- News ------------------------------------------------------------------------
 
-    pub(crate) fn queue_news(&mut self, end: u32) {
+    pub(crate) fn queue_changes(&mut self, end: u32) {
         let Some(channel) = self.receiver_mut(end) else {
             return;
         };
-        let urgent = channel.news_are_urgent();
+        let urgent = channel.changes_are_urgent();
         let queued = channel.queued;
-        if !queued && channel.has_news() {
+        if !queued && channel.has_changes() {
             channel.queued = true;
             if urgent {
-                self.turns.news.push_front(end);
+                self.turns.changes.push_front(end);
             } else {
-                self.turns.news.push_back(end);
+                self.turns.changes.push_back(end);
             }
         } else if queued && urgent {
-            // Urgent news stand at the front, where `news_are_urgent` looks.
+            // Urgent news stand at the front, where `changes_are_urgent` looks.
             self.turns.tell_first_of(end);
         }
     }
 
     /// Queues the news that no frame would carry ahead of the goodbye: a sender that closes at the
     /// same time learns of arrivals in no other way.
-    pub(crate) fn queue_last_news(&mut self) {
+    pub(crate) fn queue_last_changes(&mut self) {
         for (end, entry) in self.entries.iter_mut() {
             if let EndChannel::Receiver(Some(channel)) = &mut entry.state
                 && entry.peer.is_some()
-                && channel.has_news()
+                && channel.has_changes()
                 && !mem::replace(&mut channel.queued, true)
             {
-                self.turns.news.push_back(end);
+                self.turns.changes.push_back(end);
             }
         }
     }
 
     /// Returns whether the peer waits for the news of an end.
-    pub(crate) fn news_are_urgent(&self) -> bool {
+    pub(crate) fn changes_are_urgent(&self) -> bool {
         self.turns
-            .news
+            .changes
             .front()
             .and_then(|&end| self.receiver(end))
-            .is_some_and(ReceiveChannel::news_are_urgent)
+            .is_some_and(ReceiveChannel::changes_are_urgent)
     }
 
     /// Takes the next end's news into a frame: the peer's end and the counters. The blocks of the
     /// messages that were released are the peer's from now.
-    pub(crate) fn take_news(
+    pub(crate) fn take_changes(
         &mut self,
         blocks: &mut EagerBlocks,
         events: &mut VecDeque<SessionEvent>,
     ) -> Option<(u32, Counters)> {
-        while let Some(end) = self.turns.news.pop_front() {
+        while let Some(end) = self.turns.changes.pop_front() {
             let Some(LocalEnd {
                 state: EndChannel::Receiver(Some(channel)),
                 peer: Some(peer),
@@ -318,7 +318,7 @@ impl EndTable {
                 continue;
             };
             channel.queued = false;
-            if channel.has_news() {
+            if channel.has_changes() {
                 let counters = channel.tell();
                 blocks.notified(end, counters.released);
                 events.push_back(SessionEvent::Notified { end, counters });

@@ -326,20 +326,20 @@ fn loom_the_bell_is_the_sleepers() {
 fn loom_marks_of_two_threads() {
     loom::model(|| {
         let leadership = Arc::new(Leadership::new(()));
-        let news = Arc::new(AtomicU32::new(0));
+        let changes = Arc::new(AtomicU32::new(0));
         let marks = {
-            let (leadership, news) = (leadership.clone(), news.clone());
+            let (leadership, changes) = (leadership.clone(), changes.clone());
             thread::spawn(move || {
-                news.store(1, Ordering::Relaxed);
+                changes.store(1, Ordering::Relaxed);
                 leadership.mark();
             })
         };
         leadership.mark();
         assert!(leadership.take_mark());
-        let mut seen = news.load(Ordering::Relaxed);
+        let mut seen = changes.load(Ordering::Relaxed);
         marks.join().unwrap();
         if leadership.take_mark() {
-            seen = news.load(Ordering::Relaxed);
+            seen = changes.load(Ordering::Relaxed);
         }
         assert_eq!(seen, 1);
     });

@@ -6,7 +6,7 @@ use ibex_verbs::{
 };
 
 use super::*;
-use crate::rdma::PortNews;
+use crate::rdma::PortStanding;
 
 /// Returns an InfiniBand port with these keys.
 fn with_keys(keys: &[u16]) -> FakeProvider {
@@ -57,7 +57,7 @@ fn queue_pairs_are_in_the_partition_of_the_choice_wherever_its_key_stands() {
         "its LID 12, partition 0x8001 at index 3 became LID 12, partition 0x8001 at index 1";
     assert_eq!(
         rdma_port.check_port().unwrap(),
-        PortNews::Moved(rdma_port.of_port(moved)),
+        PortStanding::Moved(rdma_port.of_port(moved)),
         "queue pairs of before send with another key now"
     );
     let again = pairs([&rdma_port, &rdma_port]).unwrap();

@@ -14,11 +14,11 @@ fn counters_count_when_they_are_new() {
     let mut session = sending();
     publish(&mut session, 3);
     let mut hear = |released: u64| {
-        let news = Counters {
+        let changes = Counters {
             received: 3,
             ..counters(released)
         };
-        deliver(&mut session, &notified_by_peer(1, news)).map(|_| drain(&mut session).0)
+        deliver(&mut session, &notified_by_peer(1, changes)).map(|_| drain(&mut session).0)
     };
     let counted = |released| {
         let counters = Counters {

@@ -12,7 +12,7 @@ use crate::{
 
 /// News of the device that carries a wire's frames.
 #[derive(Debug)]
-pub(crate) enum WireNews<'a> {
+pub(crate) enum WireEvent<'a> {
     /// A request has completed. If the wire shares a receive queue, the queue's buffers come with
     /// the completion.
     Completed(&'a WorkCompletion, Option<&'a mut SharedReceives>),
@@ -23,12 +23,12 @@ pub(crate) enum WireNews<'a> {
     /// The time for the last requests of failed rails may be over.
     RailsOverdue(Instant),
     /// News of the rail whose queue pair has this number on this port.
-    OfRail(&'a Arc<RdmaPort>, u32, RailNews<'a>),
+    OfRail(&'a Arc<RdmaPort>, u32, RailEvent<'a>),
 }
 
 /// News of a rail.
 #[derive(Debug)]
-pub(crate) enum RailNews<'a> {
+pub(crate) enum RailEvent<'a> {
     /// A request has completed.
     Completed(&'a WorkCompletion),
     /// The device reported an event about the queue pair.
@@ -37,20 +37,20 @@ pub(crate) enum RailNews<'a> {
     Lost(&'a str),
 }
 
-impl WireNews<'_> {
+impl WireEvent<'_> {
     /// Drops news of a wire that is gone. A buffer that comes with the news may be used again.
     #[cold]
-    pub(super) fn turn_away(self) -> NewsOutcome {
+    pub(super) fn turn_away(self) -> EventOutcome {
         if let Self::Completed(completion, Some(shared)) = self {
             let _ = shared.complete(completion.id());
         }
-        NewsOutcome::Stray
+        EventOutcome::Stray
     }
 }
 
 /// The consequence of news of a wire.
 #[derive(Debug)]
-pub(crate) enum NewsOutcome {
+pub(crate) enum EventOutcome {
     /// The news has no consequence.
     Nothing,
     /// Output or a credit report may follow.

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The fences order both sides' writes before their reads. So either the lock is found free, or its
-//! holder finds the news. Models: loom_news_finds_the_holder, loom_news_comes_when_it_is_free.
+//! holder finds the news. Models: loom_changes_find_the_holder, loom_changes_come_when_it_is_free.
 
 use std::sync::TryLockError;
 
@@ -17,12 +17,12 @@ use ibex_base::sync::{AtomicBool, Mutex, MutexGuard, Ordering, fence, lock};
 
 /// A value behind a lock, and whether there was news for it while a thread held it.
 #[derive(Debug)]
-pub struct Attended<T> {
+pub struct Claimed<T> {
     is_notified: AtomicBool,
     value: Mutex<T>,
 }
 
-impl<T> Attended<T> {
+impl<T> Claimed<T> {
     /// Creates a value without news.
     pub fn new(value: T) -> Self {
         Self {
@@ -33,10 +33,10 @@ impl<T> Attended<T> {
 
     /// Runs `act` on the value. If another holder has the value, that holder runs `act` when it
     /// leaves.
-    pub fn attend(&self, mut act: impl FnMut(&mut T)) {
+    pub fn run_claimed(&self, mut act: impl FnMut(&mut T)) {
         self.tell();
         while let Some(mut value) = self.try_hold() {
-            self.take_news();
+            self.take_changes();
             act(&mut value);
             if !self.unlock(value) {
                 break;
@@ -49,7 +49,7 @@ impl<T> Attended<T> {
     pub fn when_free(&self, mut act: impl FnMut()) {
         self.tell();
         while let Some(value) = self.try_hold() {
-            if !self.unlock(value) || !self.take_news() {
+            if !self.unlock(value) || !self.take_changes() {
                 break;
             }
             act();
@@ -57,15 +57,15 @@ impl<T> Attended<T> {
     }
 
     fn tell(&self) {
-        // TOLD, pairs with `take_news`: the thread that takes the flag sees what the news are about.
+        // TOLD, pairs with `take_changes`: the thread that takes the flag sees what the news are about.
         // A swap and not a store, which would overwrite the release of a thread that told before
-        // this one. Model: loom_news_of_two_threads.
+        // this one. Model: loom_changes_of_two_threads.
         self.is_notified.swap(true, Ordering::Release);
         // LOOK, pairs with `unlock`: the lock is tried after the flag is set.
         fence(Ordering::SeqCst);
     }
 
-    fn take_news(&self) -> bool {
+    fn take_changes(&self) -> bool {
         // TOLD, pairs with `tell`.
         self.is_notified.swap(false, Ordering::Acquire)
     }
@@ -88,7 +88,7 @@ impl<T> Attended<T> {
     /// Gives the value back, and runs `act` on it if there was news meanwhile.
     pub fn leave(&self, value: MutexGuard<'_, T>, act: impl FnMut(&mut T)) {
         if self.unlock(value) {
-            self.attend(act);
+            self.run_claimed(act);
         }
     }
 
@@ -108,26 +108,26 @@ mod tests {
 
     #[test]
     fn news_during_a_hold_is_looked_after_at_its_end() {
-        let attended = Attended::new(0);
-        let mut value = attended.hold();
+        let claimed = Claimed::new(0);
+        let mut value = claimed.hold();
         *value = 1;
-        attended.attend(|_| panic!("somebody holds it"));
-        attended.leave(value, |value| *value += 1);
-        assert_eq!(*attended.hold(), 2);
+        claimed.run_claimed(|_| panic!("somebody holds it"));
+        claimed.leave(value, |value| *value += 1);
+        assert_eq!(*claimed.hold(), 2);
         // The news was taken.
-        attended.leave(attended.hold(), |_| panic!("there is no news"));
+        claimed.leave(claimed.hold(), |_| panic!("there is no news"));
     }
 
     #[test]
     fn news_for_a_free_value_is_acted_on_without_the_lock() {
-        let attended = Attended::new(());
+        let claimed = Claimed::new(());
         let mut acts = 0;
-        attended.when_free(|| {
+        claimed.when_free(|| {
             acts += 1;
             if acts == 1 {
-                let held = attended.hold();
-                attended.when_free(|| panic!("this thread holds it"));
-                assert!(attended.unlock(held), "the outer call acts on this news");
+                let held = claimed.hold();
+                claimed.when_free(|| panic!("this thread holds it"));
+                assert!(claimed.unlock(held), "the outer call acts on this news");
             }
         });
         assert_eq!(acts, 2);
@@ -143,22 +143,22 @@ mod models {
     ///
     /// Mutant: notified_fence_missing.
     #[test]
-    fn loom_news_finds_the_holder() {
+    fn loom_changes_find_the_holder() {
         loom::model(|| {
-            let attended = Arc::new(Attended::new(0));
-            let news = Arc::new(AtomicU32::new(0));
+            let claimed = Arc::new(Claimed::new(0));
+            let changes = Arc::new(AtomicU32::new(0));
             let tells = {
-                let (attended, news) = (attended.clone(), news.clone());
+                let (claimed, changes) = (claimed.clone(), changes.clone());
                 thread::spawn(move || {
-                    news.store(1, Ordering::Relaxed);
-                    attended.attend(|seen| *seen = news.load(Ordering::Relaxed));
+                    changes.store(1, Ordering::Relaxed);
+                    claimed.run_claimed(|seen| *seen = changes.load(Ordering::Relaxed));
                 })
             };
-            let mut held = attended.hold();
-            *held = news.load(Ordering::Relaxed);
-            attended.leave(held, |seen| *seen = news.load(Ordering::Relaxed));
+            let mut held = claimed.hold();
+            *held = changes.load(Ordering::Relaxed);
+            claimed.leave(held, |seen| *seen = changes.load(Ordering::Relaxed));
             tells.join().unwrap();
-            assert_eq!(*attended.hold(), 1);
+            assert_eq!(*claimed.hold(), 1);
         });
     }
 
@@ -167,49 +167,49 @@ mod models {
     ///
     /// Mutant: told_by_a_store.
     #[test]
-    fn loom_news_of_two_threads() {
+    fn loom_changes_of_two_threads() {
         loom::model(|| {
-            let attended = Arc::new(Attended::new(0));
-            let news = Arc::new(AtomicU32::new(0));
+            let claimed = Arc::new(Claimed::new(0));
+            let changes = Arc::new(AtomicU32::new(0));
             let tells = {
-                let (attended, news) = (attended.clone(), news.clone());
+                let (claimed, changes) = (claimed.clone(), changes.clone());
                 thread::spawn(move || {
-                    news.store(1, Ordering::Relaxed);
-                    attended.attend(|seen| *seen = news.load(Ordering::Relaxed));
+                    changes.store(1, Ordering::Relaxed);
+                    claimed.run_claimed(|seen| *seen = changes.load(Ordering::Relaxed));
                 })
             };
-            attended.attend(|seen| *seen = news.load(Ordering::Relaxed));
+            claimed.run_claimed(|seen| *seen = changes.load(Ordering::Relaxed));
             tells.join().unwrap();
-            assert_eq!(*attended.hold(), 1);
+            assert_eq!(*claimed.hold(), 1);
         });
     }
 
     /// Mutant: notified_fence_missing.
     #[test]
-    fn loom_news_comes_when_it_is_free() {
+    fn loom_changes_come_when_it_is_free() {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);
         model.check(|| {
-            let attended = Arc::new(Attended::new(()));
-            let news = Arc::new(AtomicU32::new(0));
+            let claimed = Arc::new(Claimed::new(()));
+            let changes = Arc::new(AtomicU32::new(0));
             let seen = Arc::new(AtomicU32::new(0));
             let act = {
-                let (news, seen) = (news.clone(), seen.clone());
+                let (changes, seen) = (changes.clone(), seen.clone());
                 move || {
-                    seen.fetch_max(news.load(Ordering::Relaxed), Ordering::Relaxed);
+                    seen.fetch_max(changes.load(Ordering::Relaxed), Ordering::Relaxed);
                 }
             };
             let tells = {
-                let (attended, news, act) = (attended.clone(), news.clone(), act.clone());
+                let (claimed, changes, act) = (claimed.clone(), changes.clone(), act.clone());
                 thread::spawn(move || {
-                    news.store(1, Ordering::Relaxed);
-                    attended.when_free(act);
+                    changes.store(1, Ordering::Relaxed);
+                    claimed.when_free(act);
                 })
             };
-            let held = attended.hold();
+            let held = claimed.hold();
             act();
-            if attended.unlock(held) {
-                attended.when_free(act);
+            if claimed.unlock(held) {
+                claimed.when_free(act);
             }
             tells.join().unwrap();
             assert_eq!(seen.load(Ordering::Relaxed), 1);
