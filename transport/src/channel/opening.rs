@@ -18,7 +18,11 @@ impl Runtime {
     ) -> Result<SendHandle, CannotOpen> {
         let end = session
             .requests
-            .on_link(|link, context| link.core.open_sender(name, spec, open_timeout, context))
+            .on_connection(|connection, context| {
+                connection
+                    .core
+                    .open_sender(name, spec, open_timeout, context)
+            })
             .unwrap_or(Err(CannotOpen::SessionOver))?;
         Ok(SendHandle::new(end))
     }
@@ -35,8 +39,9 @@ impl Runtime {
     ) -> Result<ReceiveHandle, CannotOpen> {
         let end = session
             .requests
-            .on_link(|link, context| {
-                link.core
+            .on_connection(|connection, context| {
+                connection
+                    .core
                     .open_receiver(name, spec, open_timeout, tell_every, context)
             })
             .unwrap_or(Err(CannotOpen::SessionOver))?;

@@ -28,11 +28,11 @@ impl Runtime {
         open_timeout: Duration,
     ) -> Result<SendHandle, CannotOpen> {
         loop {
-            let found = session.requests.on_link(|link, context| {
-                if let Some(end) = link.core.ends.senders.shared(name) {
+            let found = session.requests.on_connection(|connection, context| {
+                if let Some(end) = connection.core.ends.senders.shared(name) {
                     return Ok((end, false));
                 }
-                let end = link
+                let end = connection
                     .core
                     .open_sender(name, spec.clone(), open_timeout, context)?;
                 // No other thread has seen the new end, and no handle of it is inside.

@@ -13,7 +13,8 @@ use ibex_ring::memory::LargeLease;
 
 use super::{
     alarms::Alarms, context::Context, ends::Ends, grants::Grants, new_wire::NewWire,
-    receivers::ReceiveLink, reconnect::Reconnect, retained::Retained, shared_memory::SharedMemory,
+    receivers::ReceiverState, reconnect::Reconnect, retained::Retained,
+    shared_memory::SharedMemory,
 };
 use crate::{
     node::{SessionShared, Undelivered, Unopened},
@@ -92,7 +93,7 @@ impl Core {
     /// Regions stay with their messages, which may arrive there again.
     pub(super) fn withdraw_grants(&mut self, context: &mut Context<'_>) {
         let receivers = self.ends.receivers.ends.values_mut();
-        let granted = receivers.flat_map(ReceiveLink::withdraw_large);
+        let granted = receivers.flat_map(ReceiverState::withdraw_large);
         let granted = granted.map(LargeLease::withdraw);
         let withdrawn: Vec<_> = granted.chain(self.grants.withdraw(context)).collect();
         if !withdrawn.is_empty() {

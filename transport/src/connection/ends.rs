@@ -29,8 +29,8 @@ impl Ends {
     pub(super) fn all(&self) -> impl Iterator<Item = &ChannelEnd> {
         let receivers = self.receivers.ends.values();
         let senders = self.senders.ends.values();
-        let receivers = receivers.map(|link| -> &ChannelEnd { &link.end });
-        receivers.chain(senders.map(|link| -> &ChannelEnd { &link.end }))
+        let receivers = receivers.map(|connection| -> &ChannelEnd { &connection.end });
+        receivers.chain(senders.map(|connection| -> &ChannelEnd { &connection.end }))
     }
 
     /// Returns the label of the end of this name, if this node has it.

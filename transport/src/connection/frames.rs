@@ -10,7 +10,7 @@ use ibex_protocol::{
 use super::{
     context::Context,
     core::{Core, Phase},
-    receivers::ReceiveLink,
+    receivers::ReceiverState,
     senders::{Rings, locate},
 };
 #[cfg(any(test, feature = "verbs"))]
@@ -122,7 +122,7 @@ impl Frames for CoreInTurn<'_, '_> {
     #[inline]
     fn expects_chunk(&self) -> bool {
         let mut receivers = self.core.ends.receivers.ends.values();
-        receivers.any(ReceiveLink::expects_chunk)
+        receivers.any(ReceiverState::expects_chunk)
     }
 
     fn has_receiver(&self, end: u32) -> bool {

@@ -4,7 +4,7 @@ use std::{mem, ptr::NonNull, sync::Arc};
 
 use ibex_ring::{memory::LargeLease, parking::Wakers};
 
-use super::{Context, receivers::ReceiveLink};
+use super::{Context, receivers::ReceiverState};
 #[cfg(any(test, feature = "verbs"))]
 use crate::rdma::RdmaPort;
 use crate::{
@@ -56,7 +56,7 @@ pub(super) enum Lack {
     Memory,
 }
 
-impl ReceiveLink {
+impl ReceiverState {
     /// Returns whether a large message waits until others are released.
     #[inline]
     pub(super) fn waits_for_release(&self) -> bool {

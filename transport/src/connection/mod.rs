@@ -87,7 +87,7 @@ pub(crate) struct Connection {
     /// The engine turns this session in each of its turns.
     pub(crate) is_hot: bool,
     /// Number of turns for which the session stays hot if nothing moves.
-    pub(crate) heat: u32,
+    pub(crate) mark_active: u32,
     /// The engine looks regularly for memory that the session may give back.
     pub(crate) is_watched: bool,
     /// The engine looks at the session's deadline then.
@@ -187,7 +187,7 @@ impl Connection {
             has_let_go: false,
             has_left_device: false,
             is_hot: false,
-            heat: 0,
+            mark_active: 0,
             is_watched: false,
             due_at: None,
         });

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 use ibex_protocol::session::Session;
 
-use super::{Context, core::Core, senders::SendLink};
+use super::{Context, core::Core, senders::SenderState};
 use crate::{
     endpoint::send_end::{AskedEvent, SendEnd},
     shared_memory::{PassedSlice, RegionSlot},
@@ -44,7 +44,7 @@ impl PassedSlices {
     }
 }
 
-impl SendLink {
+impl SenderState {
     /// Drops the slices of messages that the peer has released, behind the turn, and asks for the release
     /// of the others. Called when the peer's counters have moved.
     pub(super) fn retire_passed(&mut self, session: &mut Session, context: &mut Context<'_>) {

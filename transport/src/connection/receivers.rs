@@ -27,13 +27,13 @@ use crate::{
 /// The receiving ends of a session.
 #[derive(Default)]
 pub(crate) struct Receivers {
-    pub(super) ends: IdMap<ReceiveLink>,
+    pub(super) ends: IdMap<ReceiverState>,
     /// The counts of the ends that are gone.
     pub(super) gone: ChannelTotals,
 }
 
 /// A receiving end in the engine.
-pub(super) struct ReceiveLink {
+pub(super) struct ReceiverState {
     pub(super) end: Arc<ReceiveEnd>,
     pub(super) writer: Option<ArrivalWriter<Frame>>,
     /// The messages that arrived so far.
@@ -61,7 +61,7 @@ pub(super) struct ReceiveLink {
     pub(super) retries: Option<Instant>,
 }
 
-impl ReceiveLink {
+impl ReceiverState {
     pub(super) fn new(end: Arc<ReceiveEnd>) -> Self {
         Self {
             end,
@@ -146,7 +146,7 @@ impl Receivers {
     }
 }
 
-impl ReceiveLink {
+impl ReceiverState {
     /// Hands a frame to the receiver.
     #[inline(always)]
     fn push(

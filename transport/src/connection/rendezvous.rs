@@ -12,7 +12,7 @@ use ibex_ring::memory::MemoryError;
 use super::{
     core::Common,
     large_in::{Lack, LargeIn},
-    receivers::{ReceiveLink, Receivers},
+    receivers::{ReceiverState, Receivers},
 };
 use crate::{
     clock,
@@ -85,7 +85,7 @@ impl Receivers {
         if self
             .ends
             .get(end)
-            .is_some_and(ReceiveLink::waits_for_release)
+            .is_some_and(ReceiverState::waits_for_release)
         {
             if !has_room {
                 let again = clock::now() + CHECK_FOR_ROOM;

@@ -10,7 +10,7 @@ use ibex_protocol::session::is_newer_epoch;
 
 use super::{
     Connection, Core, Reconnect, RedialError, context::Context, core::Phase, new_wire::NewWire,
-    senders::SendLink,
+    senders::SenderState,
 };
 use crate::{
     clock,
@@ -228,7 +228,7 @@ impl Connection {
         }
         let path = &self.core.common.shared.frame_path;
         let senders = self.core.ends.senders.ends.values_mut();
-        let memory = senders.map(SendLink::memory);
+        let memory = senders.map(SenderState::memory);
         let taken = new.parts.take_memory(path, memory, &mut context.leftovers);
         if let Err(why) = taken {
             self.redial_failed(new.epoch, &why);

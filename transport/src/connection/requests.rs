@@ -16,8 +16,8 @@ use ibex_ring::{CellBlock, memory::MemoryError, parking::RungEnd};
 
 use super::{
     core::{Common, Core, Phase},
-    receivers::{ReceiveLink, Receivers},
-    senders::{SendLink, Senders},
+    receivers::{ReceiverState, Receivers},
+    senders::{SenderState, Senders},
     shared_memory::LeasedBlock,
 };
 use crate::{
@@ -54,7 +54,7 @@ impl Core {
         self.ends
             .senders
             .ends
-            .insert(id, SendLink::new(end.clone()));
+            .insert(id, SenderState::new(end.clone()));
         self.handle_events(context);
         Ok(end)
     }
@@ -92,7 +92,7 @@ impl Core {
         self.ends
             .receivers
             .ends
-            .insert(id, ReceiveLink::new(end.clone()));
+            .insert(id, ReceiverState::new(end.clone()));
         self.handle_events(context);
         Ok(end)
     }

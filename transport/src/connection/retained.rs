@@ -4,7 +4,7 @@ use std::sync::{Arc, atomic::Ordering};
 
 use super::{
     Context,
-    senders::{LargeOut, SendLink},
+    senders::{LargeOut, SenderState},
 };
 use crate::endpoint::send_end::SendEnd;
 
@@ -20,7 +20,7 @@ struct Item {
 }
 
 enum Memory {
-    Sender(Box<SendLink>),
+    Sender(Box<SenderState>),
     Message {
         end: Arc<SendEnd>,
         message: LargeOut,
@@ -29,7 +29,7 @@ enum Memory {
 
 impl Retained {
     /// Keeps the memory of a sending end, with the end, as long as any frame that is now in flight.
-    pub(super) fn keep_sender(&mut self, sender: SendLink) {
+    pub(super) fn keep_sender(&mut self, sender: SenderState) {
         let memory = Memory::Sender(Box::new(sender));
         self.0.push(Item {
             until: None,
@@ -84,7 +84,7 @@ impl Retained {
     }
 
     /// Returns the sending ends among the retained memory.
-    pub(super) fn senders(&self) -> impl Iterator<Item = &SendLink> {
+    pub(super) fn senders(&self) -> impl Iterator<Item = &SenderState> {
         self.0.iter().filter_map(|item| match &item.memory {
             Memory::Sender(sender) => Some(&**sender),
             Memory::Message { .. } => None,

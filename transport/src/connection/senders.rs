@@ -25,7 +25,7 @@ use crate::{
 /// The sending ends of a session.
 #[derive(Default)]
 pub(crate) struct Senders {
-    pub(super) ends: IdMap<SendLink>,
+    pub(super) ends: IdMap<SenderState>,
     /// The counts of the ends that are gone.
     pub(super) gone: ChannelTotals,
     /// Ends whose ring is looked at in every turn.
@@ -35,7 +35,7 @@ pub(crate) struct Senders {
 }
 
 /// A sending end in the engine.
-pub(super) struct SendLink {
+pub(super) struct SenderState {
     pub(super) end: Arc<SendEnd>,
     /// The ring, present while the channel is used; boxed, so that an unused link stays small.
     pub(super) ring: Option<Box<AttachedRing>>,
@@ -84,7 +84,7 @@ pub(super) struct LargeOut {
     sent_in: Option<u64>,
 }
 
-impl SendLink {
+impl SenderState {
     pub(super) fn new(end: Arc<SendEnd>) -> Self {
         Self {
             end,
@@ -224,7 +224,7 @@ pub(super) struct RingFindings {
 }
 
 /// The rings of a session's senders, as the session sees them.
-pub(super) struct Rings<'a>(pub(super) &'a mut IdMap<SendLink>);
+pub(super) struct Rings<'a>(pub(super) &'a mut IdMap<SenderState>);
 
 impl RecordSource for Rings<'_> {
     #[inline]
@@ -254,7 +254,7 @@ impl RecordSource for Rings<'_> {
 
     #[inline]
     fn has_records(&mut self, end: u32) -> bool {
-        self.0.get(end).is_some_and(SendLink::has_records)
+        self.0.get(end).is_some_and(SenderState::has_records)
     }
 
     #[cold]
@@ -431,7 +431,7 @@ impl Senders {
 
 /// Returns the location of a frame's body.
 #[inline]
-pub(super) fn locate(senders: &IdMap<SendLink>, body: Body) -> Option<(NonNull<u8>, usize)> {
+pub(super) fn locate(senders: &IdMap<SenderState>, body: Body) -> Option<(NonNull<u8>, usize)> {
     match body {
         Body::Inline => None,
         Body::Records {

@@ -17,7 +17,7 @@ use ibex_protocol::{format::control::Role, timer::Timer};
 use super::{
     core::Common,
     ends::Ends,
-    receivers::{ReceiveLink, Receivers},
+    receivers::{ReceiverState, Receivers},
 };
 use crate::{
     clock,
@@ -61,7 +61,7 @@ impl ReceiverStall {
     }
 }
 
-impl ReceiveLink {
+impl ReceiverState {
     /// Returns whether the sender's wait was reported and its end was not.
     pub(super) fn is_reported_stalled(&self) -> bool {
         self.stall.is_some_and(|stall| stall.is_notified)

@@ -38,8 +38,8 @@ impl Engine {
         };
         // The listener itself stays: a session whose connection breaks during the close can resume.
         self.controls.begin_no_more(&mut context.wakers);
-        self.on_every_link(context, |link, context| {
-            link.core.begin_close(None, deadline, context);
+        self.on_every_connection(context, |connection, context| {
+            connection.core.begin_close(None, deadline, context);
         });
         self.stop_listening_if_over(context);
     }
@@ -73,13 +73,15 @@ impl Engine {
     /// Ends the sessions that are left. Returns the report of what was not delivered.
     pub(crate) fn finish_close(&mut self, context: &mut Context<'_>) -> CloseReport {
         let mut report = mem::take(&mut self.close_report);
-        for mut link in self.connections.take_all() {
+        for mut connection in self.connections.take_all() {
             let tools = &mut self.connections.tools;
-            link.close_now(tools, context);
-            report.undelivered.extend(link.core.common.undelivered());
-            link.unregister(&tools.epoll);
-            link.core.leave_passed(context);
-            context.leftovers.push(link);
+            connection.close_now(tools, context);
+            report
+                .undelivered
+                .extend(connection.core.common.undelivered());
+            connection.unregister(&tools.epoll);
+            connection.core.leave_passed(context);
+            context.leftovers.push(connection);
         }
         self.controls
             .drop_all(&self.connections.tools.epoll, context);

@@ -39,7 +39,7 @@ pub(crate) struct Connections {
 }
 
 /// Turns that a socket stays hot after something moved there.
-pub(super) const HOT_TURNS: u32 = 256;
+pub(super) const ACTIVE_TURNS: u32 = 256;
 
 impl Connections {
     pub(super) fn new(credit: Credit, tools: Tools) -> Self {
@@ -99,46 +99,48 @@ impl Connections {
         name: &[u8; 16],
         is_meant: impl Fn(&Reconnect) -> bool,
     ) -> Option<u64> {
-        let mut links = self.all.values();
-        let named = links.find(|link| {
-            let reconnect = link.core.reconnect.as_ref();
+        let mut connections = self.all.values();
+        let named = connections.find(|connection| {
+            let reconnect = connection.core.reconnect.as_ref();
             reconnect.is_some_and(|one| one.is_named(name) && is_meant(one))
         });
-        named.map(|link| link.id())
+        named.map(|connection| connection.id())
     }
 
     /// Makes the session hot: every turn looks at it for a while.
-    pub(crate) fn heat(&mut self, session: u64) {
+    pub(crate) fn mark_active(&mut self, session: u64) {
         if let Some(connection) = self.all.get_mut(session) {
-            heat_link(connection, &mut self.hot);
+            mark_active(connection, &mut self.hot);
         }
     }
 
     /// Returns the sessions, as handles share them: all, or those whose peers have receiving ends of
     /// this name without a counterpart here.
     pub(crate) fn sessions(&self, subscribed: Option<&str>) -> Vec<Arc<SessionShared>> {
-        let cores = self.all.values().map(|link| &link.core);
+        let cores = self.all.values().map(|connection| &connection.core);
         let cores = cores.filter(|core| subscribed.is_none_or(|name| core.common.is_awaited(name)));
         cores.map(|core| core.common.shared()).collect()
     }
 
     /// Updates a session's account of a peer whose host is silent.
     pub(crate) fn note_answers(&self, session: u64) {
-        if let Some(link) = self.all.get(session) {
-            link.note_answers();
+        if let Some(connection) = self.all.get(session) {
+            connection.note_answers();
         }
     }
 
     /// Breaks off all open sending ends, which then do not end in order.
     pub(crate) fn break_off(&self, reason: CloseReason) {
-        let links = self.all.values();
-        links.for_each(|link| link.core.ends.senders.break_off(reason));
+        let connections = self.all.values();
+        connections.for_each(|connection| connection.core.ends.senders.break_off(reason));
     }
 
     /// Returns the channels with messages that their peers are not known to hold.
     pub(crate) fn undelivered(&self) -> Vec<Undelivered> {
-        let links = self.all.values();
-        links.flat_map(|link| link.core.undelivered()).collect()
+        let connections = self.all.values();
+        connections
+            .flat_map(|connection| connection.core.undelivered())
+            .collect()
     }
 
     /// Takes the connections out, to end them.
@@ -160,11 +162,13 @@ impl Connections {
     #[inline(never)]
     fn answer_rung(&mut self, context: &mut Context<'_>) {
         for RungEnd { session, end } in self.rung.drain(..) {
-            let Some(link) = self.all.get_mut(session) else {
+            let Some(connection) = self.all.get_mut(session) else {
                 continue;
             };
-            let Core { ends, common, .. } = &mut link.core;
-            if ends.answer_guard(end, common, context) && !mem::replace(&mut link.is_hot, true) {
+            let Core { ends, common, .. } = &mut connection.core;
+            if ends.answer_guard(end, common, context)
+                && !mem::replace(&mut connection.is_hot, true)
+            {
                 self.hot.push(session);
             }
         }
@@ -188,8 +192,8 @@ impl Connections {
     pub(super) fn join_epoll(&mut self, warnings: &Warnings) -> bool {
         let mut all = true;
         for &session in &self.hot {
-            if let Some(link) = self.all.get_mut(session)
-                && let Err(error) = link.socket.join(&self.tools)
+            if let Some(connection) = self.all.get_mut(session)
+                && let Err(error) = connection.socket.join(&self.tools)
             {
                 warn_of!(
                     warnings,
@@ -209,18 +213,20 @@ impl Connections {
         if self.tools.reactor.take().is_none() {
             return;
         }
-        for link in self.all.values_mut() {
-            link.socket.leave(&self.tools.epoll);
-            link.socket.readable = true;
+        for connection in self.all.values_mut() {
+            connection.socket.leave(&self.tools.epoll);
+            connection.socket.readable = true;
             // Hot sessions join the set before anybody sleeps there.
-            heat_link(link, &mut self.hot);
+            mark_active(connection, &mut self.hot);
         }
     }
 
     /// Arms everything for which peers must ring. Returns whether it armed anything.
     pub(super) fn arm_receivers(&mut self) -> bool {
-        let links = self.all.values_mut();
-        links.fold(false, |any, link| link.core.arm_receivers() | any)
+        let connections = self.all.values_mut();
+        connections.fold(false, |any, connection| {
+            connection.core.arm_receivers() | any
+        })
     }
 
     /// Arms the rings of hot sessions. Returns `None` if there are none, else whether the barrier
@@ -228,8 +234,8 @@ impl Connections {
     pub(super) fn arm_rings(&mut self) -> Option<bool> {
         let mut armed = None;
         for &session in &self.hot {
-            if let Some(link) = self.all.get_mut(session) {
-                armed = armed.max(link.core.ends.senders.arm_rings());
+            if let Some(connection) = self.all.get_mut(session) {
+                armed = armed.max(connection.core.ends.senders.arm_rings());
             }
         }
         armed
@@ -239,12 +245,12 @@ impl Connections {
     pub(super) fn poll_armed_rings(&mut self) -> bool {
         let mut work = false;
         for &session in &self.hot {
-            if let Some(link) = self.all.get_mut(session) {
-                work |= link.poll_armed_rings() || link.has_leftover();
-                work |= link.socket.read_before_parking();
-                link.heat = 0;
+            if let Some(connection) = self.all.get_mut(session) {
+                work |= connection.poll_armed_rings() || connection.has_leftover();
+                work |= connection.socket.read_before_parking();
+                connection.mark_active = 0;
                 // A turn in which the session did not move has not noted its deadline.
-                self.deadlines.note(link);
+                self.deadlines.note(connection);
             }
         }
         work
@@ -252,13 +258,13 @@ impl Connections {
 
     /// Makes the sessions cold that need no turn until epoll, a bell or a mark requests one.
     pub(super) fn stop_polling(&mut self) {
-        let links = &mut self.all;
+        let connections = &mut self.all;
         self.hot.retain(|&session| {
-            let Some(link) = links.get_mut(session) else {
+            let Some(connection) = connections.get_mut(session) else {
                 return false;
             };
-            link.is_hot = !link.is_cold();
-            link.is_hot
+            connection.is_hot = !connection.is_cold();
+            connection.is_hot
         });
     }
 }
@@ -271,9 +277,9 @@ fn run_of(connection: &Connection) -> ([u8; 16], u64) {
 
 /// Makes the session hot: every turn looks at it for a while.
 #[inline]
-pub(super) fn heat_link(link: &mut Connection, hot: &mut Vec<u64>) {
-    link.heat = HOT_TURNS;
-    if !mem::replace(&mut link.is_hot, true) {
-        hot.push(link.id());
+pub(super) fn mark_active(connection: &mut Connection, hot: &mut Vec<u64>) {
+    connection.mark_active = ACTIVE_TURNS;
+    if !mem::replace(&mut connection.is_hot, true) {
+        hot.push(connection.id());
     }
 }

@@ -46,21 +46,21 @@ impl Engine {
             } = &mut self.connections;
             let used = |session| {
                 all.get(session)
-                    .map_or(0, |link| link.core.common.credit_used())
+                    .map_or(0, |connection| connection.core.common.credit_used())
             };
             let Some(action) = credit.poll_action(used) else {
                 return;
             };
             let session = action.session();
-            let Some(link) = all.get_mut(session) else {
+            let Some(connection) = all.get_mut(session) else {
                 debug_assert!(false, "{action:?} for a session that has left");
                 continue;
             };
-            link.core.common.handle_credit(action);
-            link.settle(tools, context);
-            credit.take_report(link);
-            deadlines.note(link);
-            if link.is_finished() {
+            connection.core.common.handle_credit(action);
+            connection.settle(tools, context);
+            credit.take_report(connection);
+            deadlines.note(connection);
+            if connection.is_finished() {
                 self.remove(session, context);
             }
         }

@@ -19,37 +19,40 @@ pub(super) struct Deadlines {
 impl Deadlines {
     /// Notes the session's deadline, if it has one.
     #[inline]
-    pub(super) fn note(&mut self, link: &mut Connection) {
-        if let Some(deadline) = link.core.common.deadline()
-            && link.due_at.is_none_or(|noted| deadline < noted)
+    pub(super) fn note(&mut self, connection: &mut Connection) {
+        if let Some(deadline) = connection.core.common.deadline()
+            && connection.due_at.is_none_or(|noted| deadline < noted)
         {
-            self.move_to(deadline, link);
+            self.move_to(deadline, connection);
         }
     }
 
     /// Returns the earliest deadline.
     #[inline]
-    pub(super) fn next(&mut self, links: &mut IdMap<Box<Connection>, u64>) -> Option<Instant> {
+    pub(super) fn next(
+        &mut self,
+        connections: &mut IdMap<Box<Connection>, u64>,
+    ) -> Option<Instant> {
         loop {
             let &(noted, session) = self.queue.first()?;
-            let Some(link) = links.get_mut(session) else {
+            let Some(connection) = connections.get_mut(session) else {
                 self.queue.pop_first();
                 continue;
             };
-            match link.core.common.deadline() {
+            match connection.core.common.deadline() {
                 Some(deadline) if deadline == noted => return Some(deadline),
                 _ => {
-                    self.forget(link);
-                    self.note(link);
+                    self.forget(connection);
+                    self.note(connection);
                 }
             }
         }
     }
 
     /// Forgets the session's deadline.
-    pub(super) fn forget(&mut self, link: &mut Connection) {
-        if let Some(noted) = link.due_at.take() {
-            self.queue.remove(&(noted, link.id()));
+    pub(super) fn forget(&mut self, connection: &mut Connection) {
+        if let Some(noted) = connection.due_at.take() {
+            self.queue.remove(&(noted, connection.id()));
         }
     }
 
@@ -69,9 +72,9 @@ impl Deadlines {
     }
 
     #[cold]
-    fn move_to(&mut self, deadline: Instant, link: &mut Connection) {
-        self.forget(link);
-        link.due_at = Some(deadline);
-        self.queue.insert((deadline, link.id()));
+    fn move_to(&mut self, deadline: Instant, connection: &mut Connection) {
+        self.forget(connection);
+        connection.due_at = Some(deadline);
+        self.queue.insert((deadline, connection.id()));
     }
 }

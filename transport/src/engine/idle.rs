@@ -9,7 +9,7 @@ use ibex_ring::memory::LargePool;
 
 use super::{
     Engine,
-    connections::{Connections, heat_link},
+    connections::{Connections, mark_active},
 };
 use crate::{
     clock,
@@ -30,16 +30,16 @@ pub(super) struct Watch {
 impl Watch {
     /// Adds a session at which something moves, because it may become idle later.
     #[inline]
-    pub(super) fn take_in(&mut self, link: &mut Connection) {
-        if !link.is_watched {
-            self.take_in_anew(link);
+    pub(super) fn take_in(&mut self, connection: &mut Connection) {
+        if !connection.is_watched {
+            self.take_in_anew(connection);
         }
     }
 
     #[cold]
-    fn take_in_anew(&mut self, link: &mut Connection) {
-        link.is_watched = true;
-        self.sessions.push(link.id());
+    fn take_in_anew(&mut self, connection: &mut Connection) {
+        connection.is_watched = true;
+        self.sessions.push(connection.id());
         self.next_check
             .get_or_insert_with(|| clock::now() + BETWEEN_CHECKS);
     }
@@ -114,15 +114,15 @@ impl Connections {
             if context.leftovers.len() >= LEFTOVERS_PER_TURN {
                 return false;
             }
-            let goes_on = all.get_mut(session).is_some_and(|link| {
-                link.is_watched = link.check_idle(tools, context);
-                credit.take_report(link);
+            let goes_on = all.get_mut(session).is_some_and(|connection| {
+                connection.is_watched = connection.check_idle(tools, context);
+                credit.take_report(connection);
                 // The look may have found that the peer does not answer, and set a deadline.
-                deadlines.note(link);
-                if link.core.is_broken_off() || link.is_finished() {
-                    heat_link(link, hot);
+                deadlines.note(connection);
+                if connection.core.is_broken_off() || connection.is_finished() {
+                    mark_active(connection, hot);
                 }
-                link.is_watched
+                connection.is_watched
             });
             if goes_on {
                 *looked += 1;

@@ -179,8 +179,8 @@ impl Engine {
         match outcome {
             Ok(wires) => self.resume_session(session, wires, context),
             Err(error) => {
-                self.on_link(session, context, |link, context| {
-                    link.redial_ended(epoch, error, context);
+                self.on_connection(session, context, |connection, context| {
+                    connection.redial_ended(epoch, error, context);
                 });
             }
         }

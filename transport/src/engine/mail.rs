@@ -179,8 +179,8 @@ impl Engine {
             return;
         }
         self.runs_anew(peer, context);
-        let links = self.connections.all.values();
-        let peers = links.map(|link| link.core.common.peer());
+        let connections = self.connections.all.values();
+        let peers = connections.map(|connection| connection.core.common.peer());
         let others =
             peers.filter(|other| other.is_of_node(peer) && other.incarnation != peer.incarnation);
         let newest = others.max_by_key(|other| other.began);

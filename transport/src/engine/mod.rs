@@ -193,9 +193,11 @@ impl Engine {
     /// Returns the number of turns so far, the counts of the sessions, and those of the sessions
     /// that are forgotten.
     pub(crate) fn stats(&self) -> (u64, Vec<ConnectionStats>, SessionTotals) {
-        let links = self.connections.all.values();
-        let mut stats: Vec<_> = links.map(|link| link.core.stats()).collect();
-        stats.sort_by_key(|link| link.session.id);
+        let connections = self.connections.all.values();
+        let mut stats: Vec<_> = connections
+            .map(|connection| connection.core.stats())
+            .collect();
+        stats.sort_by_key(|connection| connection.session.id);
         (self.turns, stats, self.ended)
     }
 }

@@ -84,16 +84,17 @@ impl PortPoller {
         match *event {
             AsyncEvent::QueuePair(number, _) => {
                 let session = self.sessions.get(number).copied();
-                let link = session.and_then(|session| connections.all.get_mut(session));
-                let (Some(session), Some(link)) = (session, link) else {
+                let connection = session.and_then(|session| connections.all.get_mut(session));
+                let (Some(session), Some(connection)) = (session, connection) else {
                     let event = RailEvent::Said(event);
                     return self
                         .tell_rail(number, event, connections, context)
                         .is_some();
                 };
-                let heard = link.hear(WireEvent::Said(event), &mut connections.tools, context);
+                let heard =
+                    connection.hear(WireEvent::Said(event), &mut connections.tools, context);
                 let is_used = heard.unwrap_or(false);
-                connections.heat(session);
+                connections.mark_active(session);
                 return is_used;
             }
             AsyncEvent::CompletionQueueError(tag) if tag == self.queues.wait.queue().tag() => {
@@ -161,8 +162,8 @@ impl PortPoller {
     /// Tells the sessions of the RDMA port that it is doubtful, or no longer is.
     fn doubt(&self, doubt: Option<Arc<str>>, connections: &mut Connections) {
         for &session in self.sessions.values() {
-            if let Some(link) = connections.all.get_mut(session) {
-                link.wire.doubt_port(doubt.clone());
+            if let Some(connection) = connections.all.get_mut(session) {
+                connection.wire.doubt_port(doubt.clone());
             }
         }
     }
@@ -171,16 +172,16 @@ impl PortPoller {
     /// session.
     pub(super) fn cut_off(&self, why: &str, connections: &mut Connections) {
         for &session in self.sessions.values() {
-            if let Some(link) = connections.all.get_mut(session) {
+            if let Some(connection) = connections.all.get_mut(session) {
                 let why = why.to_owned();
-                link.drain_then_end(EndCause::DeviceLost { why });
-                connections.heat(session);
+                connection.drain_then_end(EndCause::DeviceLost { why });
+                connections.mark_active(session);
             }
         }
         for (number, &session) in self.rails.iter() {
-            if let Some(link) = connections.all.get_mut(session) {
-                link.fail_rail(&self.rdma_port, number, why);
-                connections.heat(session);
+            if let Some(connection) = connections.all.get_mut(session) {
+                connection.fail_rail(&self.rdma_port, number, why);
+                connections.mark_active(session);
             }
         }
     }
@@ -211,9 +212,9 @@ impl PortPoller {
         }
         self.rdma_port.lose();
         for &session in self.sessions.values() {
-            if let Some(link) = connections.all.get_mut(session) {
-                link.lose_wire(cause.clone(), &mut connections.tools, context);
-                connections.heat(session);
+            if let Some(connection) = connections.all.get_mut(session) {
+                connection.lose_wire(cause.clone(), &mut connections.tools, context);
+                connections.mark_active(session);
             }
         }
         let why = cause.to_string();

@@ -11,7 +11,7 @@ use ibex_protocol::{credit::reserved_buffer::reserved_buffers, id_map::IdMap};
 use ibex_verbs::{PostError, VerbsError, WorkCompletion};
 use rustix::event::epoll;
 
-use super::connections::{Connections, heat_link};
+use super::connections::{Connections, mark_active};
 use crate::{
     connection::Context,
     rdma::{PortQueues, RdmaPort, SharedReceives},
@@ -156,17 +156,17 @@ impl PortPoller {
             credit,
             ..
         } = connections;
-        let link = all.get_mut(session)?;
+        let connection = all.get_mut(session)?;
         let event = WireEvent::OfRail(&self.rdma_port, number, event);
-        let heard = link.hear(event, tools, context);
-        if !link.wire.has_rail(&self.rdma_port, number) {
+        let heard = connection.hear(event, tools, context);
+        if !connection.wire.has_rail(&self.rdma_port, number) {
             self.rails.remove(number);
         }
         let follows = heard.ok()?;
-        heat_link(link, hot);
+        mark_active(connection, hot);
         if follows {
-            watch.take_in(link);
-            credit.take_report(link);
+            watch.take_in(connection);
+            credit.take_report(connection);
         }
         Some(follows)
     }
@@ -232,15 +232,15 @@ impl PortPoller {
         let Connections {
             all, credit, tools, ..
         } = connections;
-        if let Some(link) = all.get_mut(session) {
+        if let Some(connection) = all.get_mut(session) {
             for (_, completion) in ours {
                 let shared = self.queues.shared.as_mut();
                 let event = WireEvent::Completed(&completion, shared);
-                if let Err(Stray) = link.hear(event, tools, context) {
+                if let Err(Stray) = connection.hear(event, tools, context) {
                     self.rdma_port.counters.strayed();
                 }
             }
-            credit.take_report(link);
+            credit.take_report(connection);
         }
         self.refill(connections, context);
         Ok(())
@@ -299,8 +299,8 @@ impl PortPoller {
     ) -> bool {
         let number = self.found[*next].queue_pair();
         let session = self.sessions.get(number).copied();
-        let link = session.and_then(|session| connections.all.get_mut(session));
-        let Some(link) = link else {
+        let connection = session.and_then(|session| connections.all.get_mut(session));
+        let Some(connection) = connection else {
             let completion = self.found[*next];
             *next += 1;
             return self.take_sessionless(&completion, connections, context);
@@ -312,16 +312,16 @@ impl PortPoller {
             }
             *next += 1;
             let event = WireEvent::Completed(completion, self.queues.shared.as_mut());
-            match link.hear(event, &mut connections.tools, context) {
+            match connection.hear(event, &mut connections.tools, context) {
                 Ok(one) => follows |= one,
                 Err(Stray) => self.rdma_port.counters.strayed(),
             }
         }
-        heat_link(link, &mut connections.hot);
+        mark_active(connection, &mut connections.hot);
         if follows {
             // The completion may mean that a ring is not needed any more.
-            connections.watch.take_in(link);
-            connections.credit.take_report(link);
+            connections.watch.take_in(connection);
+            connections.credit.take_report(connection);
         }
         follows
     }
@@ -339,12 +339,12 @@ impl PortPoller {
             let number = run[0].queue_pair();
             let session = self.sessions.get(number).or_else(|| self.rails.get(number));
             if let Some(&session) = session
-                && let Some(link) = connections.all.get_mut(session)
-                && link.has_output()
+                && let Some(connection) = connections.all.get_mut(session)
+                && connection.has_output()
             {
-                link.turn(&mut connections.tools, context);
-                connections.deadlines.note(link);
-                connections.credit.take_report(link);
+                connection.turn(&mut connections.tools, context);
+                connections.deadlines.note(connection);
+                connections.credit.take_report(connection);
             }
         }
     }
@@ -378,12 +378,12 @@ impl PortPoller {
         let mut any = false;
         for &session in self.sessions.values() {
             // A session that has moved to another RDMA port has its queue pair there.
-            if let Some(link) = connections.all.get_mut(session)
-                && let Some((rdma_port, _)) = link.wire.pair_at()
+            if let Some(connection) = connections.all.get_mut(session)
+                && let Some((rdma_port, _)) = connection.wire.pair_at()
                 && Arc::ptr_eq(rdma_port, &self.rdma_port)
-                && let Ok(true) = link.hear(WireEvent::Empty, &mut connections.tools, context)
+                && let Ok(true) = connection.hear(WireEvent::Empty, &mut connections.tools, context)
             {
-                heat_link(link, &mut connections.hot);
+                mark_active(connection, &mut connections.hot);
                 any = true;
             }
         }
@@ -393,8 +393,8 @@ impl PortPoller {
     /// Forgets rails that are destroyed.
     pub(super) fn forget_gone_rails(&mut self, connections: &Connections) {
         let is_gone = |number: u32, session: u64| {
-            let link = connections.all.get(session);
-            link.is_none_or(|link| !link.wire.has_rail(&self.rdma_port, number))
+            let connection = connections.all.get(session);
+            connection.is_none_or(|connection| !connection.wire.has_rail(&self.rdma_port, number))
         };
         let gone: Vec<u32> = self
             .rails

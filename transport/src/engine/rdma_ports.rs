@@ -94,22 +94,23 @@ impl RdmaPorts {
         context: &mut Context<'_>,
     ) -> io::Result<()> {
         let connection = connections.all.get(session);
-        let Some((rdma_port, number)) = connection.and_then(|link| link.wire.pair_at()) else {
+        let Some((rdma_port, number)) = connection.and_then(|connection| connection.wire.pair_at())
+        else {
             return Ok(());
         };
         let rails = connections
             .all
             .get(session)
-            .map(|link| link.wire.rails_at());
+            .map(|connection| connection.wire.rails_at());
         match self.poller_of(&rdma_port.clone()) {
             Some(poller) => poller.join(session, (number, ticket), connections, context)?,
             None => return Ok(()),
         }
         for (rdma_port, number) in rails.into_iter().flatten() {
             if let Err(error) = self.attach(&rdma_port, connections, context) {
-                if let Some(link) = connections.all.get_mut(session) {
+                if let Some(connection) = connections.all.get_mut(session) {
                     // Nothing is posted there, so it is destroyed at once.
-                    link.fail_rail(&rdma_port, number, &error.to_string());
+                    connection.fail_rail(&rdma_port, number, &error.to_string());
                 }
             } else if let Some(poller) = self.poller_of(&rdma_port) {
                 poller.rails.insert(number, session);

@@ -25,8 +25,8 @@ impl Engine {
     pub(super) fn displace(&mut self, session: [u8; 16], context: &mut Context<'_>) {
         match self.connections.named(&session, |_| true) {
             Some(session) => {
-                self.on_link(session, context, |link, context| {
-                    link.core.lost_place(context);
+                self.on_connection(session, context, |connection, context| {
+                    connection.core.lost_place(context);
                 });
             }
             None => self.others.pass_on(Mail::Displaced(session), context),
@@ -40,19 +40,19 @@ impl Engine {
         wires: NewWire,
         context: &mut Context<'_>,
     ) {
-        let Some(link) = self.connections.all.get(session) else {
+        let Some(connection) = self.connections.all.get(session) else {
             return context.leave(wires);
         };
-        if link.has_left_device {
+        if connection.has_left_device {
             // Otherwise the session would later leave the RDMA port of the new queue pair.
             self.left_port(session, context);
         }
         let outcome = self.take_wires(session, wires, context);
-        self.connections.heat(session);
-        self.on_link(session, context, |link, context| {
+        self.connections.mark_active(session);
+        self.on_connection(session, context, |connection, context| {
             if let Err(error) = outcome {
                 let why = format!("its new connection cannot be used: {error}");
-                link.core.fail(&why, context);
+                connection.core.fail(&why, context);
             }
         });
     }
@@ -72,21 +72,21 @@ impl Engine {
         let Connections {
             all, credit, tools, ..
         } = &mut self.connections;
-        let Some(link) = all.get_mut(session) else {
+        let Some(connection) = all.get_mut(session) else {
             context.leave(wires);
             return Ok(());
         };
         if let Err(error) = cared {
-            link.redial_failed(wires.epoch, &error.to_string());
+            connection.redial_failed(wires.epoch, &error.to_string());
             context.leave(wires);
             return Ok(());
         }
         let ticket = wires.parts.rdma.as_ref().map(PreparedPair::ticket);
-        if !link.take_wire(wires, tools, context)? {
+        if !connection.take_wire(wires, tools, context)? {
             return Ok(());
         }
         credit.broker.leave(session);
-        if link.needs_credit() {
+        if connection.needs_credit() {
             return credit.broker.join(session).map_err(io::Error::other);
         }
         self.ports
@@ -96,11 +96,11 @@ impl Engine {
     /// Removes a session whose queue pair is gone from its RDMA port. The session goes on without
     /// it.
     pub(super) fn left_port(&mut self, session: u64, context: &mut Context<'_>) {
-        let Some(link) = self.connections.all.get_mut(session) else {
+        let Some(connection) = self.connections.all.get_mut(session) else {
             return;
         };
-        link.has_left_device = false;
-        let next = link.core.take_next_wire();
+        connection.has_left_device = false;
+        let next = connection.core.take_next_wire();
         self.ports.leave(session, &mut self.connections, context);
         if let Some(wires) = next {
             self.resume_session(session, wires, context);
@@ -109,7 +109,7 @@ impl Engine {
             .connections
             .all
             .get(session)
-            .is_some_and(|link| link.is_finished())
+            .is_some_and(|connection| connection.is_finished())
         {
             self.remove(session, context);
         }
@@ -126,25 +126,28 @@ impl Engine {
             return;
         }
         let of_peer = || {
-            let links = self.connections.all.values();
-            links.filter(|link| link.core.common.peer().is_of_node(peer))
+            let connections = self.connections.all.values();
+            connections.filter(|connection| connection.core.common.peer().is_of_node(peer))
         };
         let is_same_run =
-            |link: &Connection| link.core.common.peer().incarnation == peer.incarnation;
-        let has_newer =
-            of_peer().any(|link| !is_same_run(link) && link.core.common.peer().began > peer.began);
-        let is_over = |link: &Connection| match is_same_run(link) {
+            |connection: &Connection| connection.core.common.peer().incarnation == peer.incarnation;
+        let has_newer = of_peer().any(|connection| {
+            !is_same_run(connection) && connection.core.common.peer().began > peer.began
+        });
+        let is_over = |connection: &Connection| match is_same_run(connection) {
             true => has_newer,
-            false => link.core.common.peer().began < peer.began,
+            false => connection.core.common.peer().began < peer.began,
         };
-        let runs = of_peer().map(|link| link.core.common.peer()).chain([peer]);
+        let runs = of_peer()
+            .map(|connection| connection.core.common.peer())
+            .chain([peer]);
         let newest = runs.max_by_key(|run| run.began);
         let newest = newest.map_or_else(String::new, ToString::to_string);
-        let links = of_peer().filter(|link| is_over(link));
-        let sessions: Vec<u64> = links.map(|link| link.id()).collect();
+        let connections = of_peer().filter(|connection| is_over(connection));
+        let sessions: Vec<u64> = connections.map(|connection| connection.id()).collect();
         for session in sessions {
-            self.on_link(session, context, |link, context| {
-                link.core.peer_runs_anew(&newest, context);
+            self.on_connection(session, context, |connection, context| {
+                connection.core.peer_runs_anew(&newest, context);
             });
         }
     }

@@ -66,24 +66,24 @@ impl Engine {
             place: admission.place,
         };
         let tools = &mut self.connections.tools;
-        let link = Connection::new(shared.clone(), handover, tools, context)?;
-        if link.needs_credit() {
+        let connection = Connection::new(shared.clone(), handover, tools, context)?;
+        if connection.needs_credit() {
             let broker = &mut self.connections.credit.broker;
             if let Err(error) = broker.join(id) {
-                context.leftovers.push(link);
+                context.leftovers.push(connection);
                 return Err(io::Error::other(error));
             }
         }
-        self.connections.insert(link);
+        self.connections.insert(connection);
         self.ports
             .join(id, ticket, &mut self.connections, context)?;
         self.runs_anew(shared.peer(), context);
         self.others.tell_of_run(shared.peer(), context);
-        self.connections.heat(id);
+        self.connections.mark_active(id);
         // The session is heated because its first frames may be in `leftover` already, and because
         // this end's Unix socket must greet the peer's.
-        self.on_link(id, context, |link, context| {
-            link.core.common.tell_of_connection(context);
+        self.on_connection(id, context, |connection, context| {
+            connection.core.common.tell_of_connection(context);
         });
         let surroundings = context.surroundings;
         surroundings.session_came(&shared, &mut context.wakers);
@@ -91,7 +91,7 @@ impl Engine {
     }
 
     /// Calls `act` with one session, and transmits the resulting frames at once.
-    pub(crate) fn on_link<T>(
+    pub(crate) fn on_connection<T>(
         &mut self,
         session: u64,
         context: &mut Context<'_>,
@@ -105,15 +105,15 @@ impl Engine {
             tools,
             ..
         } = &mut self.connections;
-        let link = all.get_mut(session)?;
-        let result = act(link, context);
-        link.settle(tools, context);
-        credit.take_report(link);
-        deadlines.note(link);
-        watch.take_in(link);
-        if link.has_left_device {
+        let connection = all.get_mut(session)?;
+        let result = act(connection, context);
+        connection.settle(tools, context);
+        credit.take_report(connection);
+        deadlines.note(connection);
+        watch.take_in(connection);
+        if connection.has_left_device {
             self.left_port(session, context);
-        } else if link.is_finished() {
+        } else if connection.is_finished() {
             self.remove(session, context);
         }
         self.share_credit(context);
@@ -121,23 +121,23 @@ impl Engine {
     }
 
     /// Calls `act` with every session.
-    pub(crate) fn on_every_link(
+    pub(crate) fn on_every_connection(
         &mut self,
         context: &mut Context<'_>,
         mut act: impl FnMut(&mut Connection, &mut Context<'_>),
     ) {
         let sessions: Vec<u64> = self.connections.all.ids().collect();
         for session in sessions {
-            self.on_link(session, context, &mut act);
+            self.on_connection(session, context, &mut act);
         }
     }
 
     pub(super) fn remove(&mut self, session: u64, context: &mut Context<'_>) {
         self.ports.leave(session, &mut self.connections, context);
-        if let Some(mut link) = self.connections.remove(session) {
-            self.ended.add(&link.core.stats());
-            link.core.common.shared().end();
-            let undelivered = link.core.common.undelivered();
+        if let Some(mut connection) = self.connections.remove(session) {
+            self.ended.add(&connection.core.stats());
+            connection.core.common.shared().end();
+            let undelivered = connection.core.common.undelivered();
             match self.closing {
                 // The channels' names would fill the memory of a node that lives long.
                 Closing::No => {
@@ -146,8 +146,8 @@ impl Engine {
                 }
                 Closing::Until(_) => self.close_report.undelivered.extend(undelivered),
             }
-            link.core.leave_passed(context);
-            context.leftovers.push(link);
+            connection.core.leave_passed(context);
+            context.leftovers.push(connection);
         }
         self.stop_listening_if_over(context);
     }

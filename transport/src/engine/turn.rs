@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::{
     Engine, Mail, Mark,
-    connections::{Connections, HOT_TURNS, heat_link},
+    connections::{ACTIVE_TURNS, Connections, mark_active},
     poll::{
         self, PORT_WIRE, Readiness, ReadyWires, TOKEN_ALARM, TOKEN_BELL, TOKEN_DIALER,
         TOKEN_LISTENER,
@@ -26,11 +26,11 @@ impl Engine {
         // a look has found already come first: a thread waits for them, and the sessions had their
         // turn in the round before.
         if !self.ports.has_found() {
-            progress |= self.turn_hot_links(context);
+            progress |= self.turn_active_connections(context);
         }
         progress |= self.take_completions(context);
         if self.ports.is_left() {
-            progress |= self.turn_hot_links(context);
+            progress |= self.turn_active_connections(context);
         }
         self.share_credit(context);
         let is_due = self.connections.watch.is_due || self.ports.is_check_due();
@@ -56,13 +56,13 @@ impl Engine {
     #[inline]
     pub(crate) fn post_lone_record(&mut self, session: u64) -> bool {
         let connections = &mut self.connections;
-        let Some(link) = connections.all.get_mut(session) else {
+        let Some(connection) = connections.all.get_mut(session) else {
             return false;
         };
-        let is_posted = link.send_lone_record(&mut connections.tools);
+        let is_posted = connection.send_lone_record(&mut connections.tools);
         if is_posted {
-            heat_link(link, &mut connections.hot);
-            connections.watch.take_in(link);
+            mark_active(connection, &mut connections.hot);
+            connections.watch.take_in(connection);
         }
         is_posted
     }
@@ -92,15 +92,16 @@ impl Engine {
             let (session, end) = match mark {
                 Mark::Ready { session, end } | Mark::Released { session, end } => (session, end),
             };
-            self.connections.heat(session);
-            if let Some(link) = self.connections.all.get_mut(session) {
+            self.connections.mark_active(session);
+            if let Some(connection) = self.connections.all.get_mut(session) {
                 match mark {
-                    Mark::Ready { .. } => link.core.ends.senders.ring_is_ready(end),
+                    Mark::Ready { .. } => connection.core.ends.senders.ring_is_ready(end),
                     Mark::Released { .. } => {
-                        link.core
+                        connection
+                            .core
                             .ends
                             .receivers
-                            .prefix_moved(end, &mut link.core.common);
+                            .prefix_moved(end, &mut connection.core.common);
                     }
                 }
             }
@@ -168,7 +169,7 @@ impl Engine {
             }
             token => {
                 let session = token >> 2;
-                self.connections.heat(session);
+                self.connections.mark_active(session);
                 let Connections {
                     all,
                     deadlines,
@@ -176,31 +177,31 @@ impl Engine {
                     tools,
                     ..
                 } = &mut self.connections;
-                let Some(link) = all.get_mut(session) else {
+                let Some(connection) = all.get_mut(session) else {
                     return;
                 };
                 match token & 3 {
                     bell if bell == EpollToken::Bell as u64 => {
-                        link.core.bell_rang(tools, context);
-                        deadlines.note(link);
-                        watch.take_in(link);
+                        connection.core.bell_rang(tools, context);
+                        deadlines.note(connection);
+                        watch.take_in(connection);
                         if self.is_watched {
                             // The program that runs this turn looks for messages after it.
-                            link.core.arm_receivers();
+                            connection.core.arm_receivers();
                         }
                     }
                     unix if unix == EpollToken::Unix as u64 => {
-                        link.core.check_unix(context);
-                        deadlines.note(link);
+                        connection.core.check_unix(context);
+                        deadlines.note(connection);
                     }
-                    _ => link.socket.is_reported(readiness.readable),
+                    _ => connection.socket.is_reported(readiness.readable),
                 }
             }
         }
     }
 
     #[inline]
-    fn turn_hot_links(&mut self, context: &mut Context<'_>) -> bool {
+    fn turn_active_connections(&mut self, context: &mut Context<'_>) -> bool {
         let sleeps_elsewhere = self.sleeps_elsewhere();
         let mut progress = false;
         let mut at = 0;
@@ -215,43 +216,44 @@ impl Engine {
                 ..
             } = &mut self.connections;
             let session = hot[at];
-            let Some(link) = all.get_mut(session) else {
+            let Some(connection) = all.get_mut(session) else {
                 hot.swap_remove(at);
                 continue;
             };
-            let has_moved = link.turn(tools, context);
+            let has_moved = connection.turn(tools, context);
             // A program or executor that sleeps on the epoll set needs every socket in the set.
             if !sleeps_elsewhere {
-                let reads = link.wire.reads_every_turn();
-                link.socket.stay_awake(reads, &tools.epoll);
+                let reads = connection.wire.reads_every_turn();
+                connection.socket.stay_awake(reads, &tools.epoll);
             }
             if has_moved {
                 progress = true;
-                link.heat = HOT_TURNS;
-                watch.take_in(link);
-                credit.take_report(link);
+                connection.mark_active = ACTIVE_TURNS;
+                watch.take_in(connection);
+                credit.take_report(connection);
             } else {
-                link.socket.has_not_moved();
-                link.heat = link.heat.saturating_sub(1);
-                if link.heat > 0
-                    && link.core.is_undisturbed()
-                    && !link.waits_for_completions()
-                    && !link.has_left_device
+                connection.socket.has_not_moved();
+                connection.mark_active = connection.mark_active.saturating_sub(1);
+                if connection.mark_active > 0
+                    && connection.core.is_undisturbed()
+                    && !connection.waits_for_completions()
+                    && !connection.has_left_device
                 {
                     at += 1;
                     continue;
                 }
             }
-            deadlines.note(link);
-            if link.has_left_device {
+            deadlines.note(connection);
+            if connection.has_left_device {
                 self.left_port(session, context);
                 at += 1;
-            } else if link.is_finished() {
+            } else if connection.is_finished() {
                 self.remove(session, context);
-            } else if (link.waits_for_completions() || link.heat == 0 && link.is_cold())
-                && link.socket.join(tools).is_ok()
+            } else if (connection.waits_for_completions()
+                || connection.mark_active == 0 && connection.is_cold())
+                && connection.socket.join(tools).is_ok()
             {
-                link.is_hot = false;
+                connection.is_hot = false;
                 hot.swap_remove(at);
             } else {
                 at += 1;
@@ -274,16 +276,16 @@ impl Engine {
                 tools,
                 ..
             } = &mut self.connections;
-            let Some(link) = all.get_mut(session) else {
+            let Some(connection) = all.get_mut(session) else {
                 continue;
             };
-            deadlines.forget(link);
-            link.expire(now, tools, context);
-            deadlines.note(link);
-            credit.take_report(link);
-            if link.has_left_device {
+            deadlines.forget(connection);
+            connection.expire(now, tools, context);
+            deadlines.note(connection);
+            credit.take_report(connection);
+            if connection.has_left_device {
                 self.left_port(session, context);
-            } else if link.is_finished() {
+            } else if connection.is_finished() {
                 self.remove(session, context);
             }
         }

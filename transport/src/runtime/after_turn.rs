@@ -89,15 +89,15 @@ impl MemoryWanted {
             end,
             purpose,
         } = self;
-        if session.requests.on_link(|_, _| ()).is_none() {
+        if session.requests.on_connection(|_, _| ()).is_none() {
             return;
         }
         match purpose {
             MemoryPurpose::Large(wanted) => {
                 let sequence = wanted.sequence;
                 let memory = session.memory_for_arrival(wanted);
-                session.requests.on_link(|link, context| {
-                    let core = &mut link.core;
+                session.requests.on_connection(|connection, context| {
+                    let core = &mut connection.core;
                     let (receivers, common) = (&mut core.ends.receivers, &mut core.common);
                     receivers.large_memory(end, sequence, memory, common, context);
                 });
@@ -110,8 +110,8 @@ impl MemoryWanted {
             } => {
                 let (from, end_at) = (from as usize, to as usize);
                 let populated = memory.populate_more(MemoryUse::LargeMessage, from, end_at);
-                session.requests.on_link(|link, _| {
-                    let core = &mut link.core;
+                session.requests.on_connection(|connection, _| {
+                    let core = &mut connection.core;
                     let receivers = &mut core.ends.receivers;
                     let common = &mut core.common;
                     receivers.large_memory_grew(end, sequence, to, populated, common);
@@ -119,8 +119,8 @@ impl MemoryWanted {
             }
             MemoryPurpose::EagerBlocks => {
                 let blocks = session.lease_eager_blocks();
-                session.requests.on_link(|link, context| {
-                    let core = &mut link.core;
+                session.requests.on_connection(|connection, context| {
+                    let core = &mut connection.core;
                     let (receivers, common) = (&core.ends.receivers, &mut core.common);
                     core.grants.grant(end, blocks, receivers, common, context);
                 });

@@ -170,8 +170,9 @@ impl SessionShared {
         let deadline = clock::now().checked_add(timeout);
         // Whoever finds a handle ended by this sees the reason.
         self.ending.begin();
-        self.requests
-            .on_link(|link, context| link.core.begin_close(Some(reason), deadline, context));
+        self.requests.on_connection(|connection, context| {
+            connection.core.begin_close(Some(reason), deadline, context)
+        });
         // The thread that sleeps in the epoll set must take up the new deadline.
         self.requests.event_loop().bell().wake();
     }

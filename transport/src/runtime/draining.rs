@@ -23,7 +23,9 @@ impl Runtime {
         self.draining.is_draining.store(true, Ordering::SeqCst);
         for event_loop in self.event_loops() {
             event_loop.with_engine(|engine, context| {
-                engine.on_every_link(context, |link, _| link.core.common.say_draining());
+                engine.on_every_connection(context, |connection, _| {
+                    connection.core.common.say_draining()
+                });
             });
         }
         self.wake_engines();
@@ -35,7 +37,9 @@ impl Runtime {
     pub fn say_delivered(&self, undelivered: &[Undelivered]) {
         for event_loop in self.event_loops() {
             event_loop.with_engine(|engine, context| {
-                engine.on_every_link(context, |link, _| link.core.common.say_drained(undelivered));
+                engine.on_every_connection(context, |connection, _| {
+                    connection.core.common.say_drained(undelivered)
+                });
             });
         }
         self.wake_engines();
@@ -52,8 +56,12 @@ impl Runtime {
             event_loop.with_engine(|engine, context| {
                 let undelivered = engine.connections.undelivered();
                 if !undelivered.is_empty() {
-                    engine.on_every_link(context, |link, _| {
-                        link.core.ends.senders.ask_for_all(&mut link.core.common);
+                    engine.on_every_connection(context, |connection, _| {
+                        connection
+                            .core
+                            .ends
+                            .senders
+                            .ask_for_all(&mut connection.core.common);
                     });
                 }
                 undelivered

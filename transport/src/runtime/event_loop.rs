@@ -390,7 +390,7 @@ impl EventLoop {
     }
 
     /// Calls `act` with one session; `None` if the session does not exist any more.
-    pub(crate) fn on_link<T>(
+    pub(crate) fn on_connection<T>(
         &self,
         session: u64,
         act: impl FnOnce(&mut Connection, &mut Context<'_>) -> T,
@@ -398,7 +398,7 @@ impl EventLoop {
         if fork::is_child() {
             return None;
         }
-        self.with_engine(|engine, context| engine.on_link(session, context, act))
+        self.with_engine(|engine, context| engine.on_connection(session, context, act))
     }
 
     // ---- Marks and bells -------------------------------------------------------------

@@ -64,8 +64,8 @@ impl SessionShared {
     /// Returns false, and calls nothing, if the session is over.
     pub fn wake_at(&self, at: Instant, waker: &Waker) -> bool {
         let mut is_set = false;
-        self.requests.watch_link(|link| {
-            let core = &mut link.core;
+        self.requests.watch_connection(|connection| {
+            let core = &mut connection.core;
             is_set = !core.common.is_over();
             is_set && core.alarms.wake_at(at, waker.clone(), &mut core.common)
         });
@@ -75,14 +75,14 @@ impl SessionShared {
     /// Allows another end with the name of `end` to be opened before `end` is dropped.
     pub fn free_name(&self, end: u32) {
         self.requests
-            .on_link(|link, _| link.core.common.free_name(end));
+            .on_connection(|connection, _| connection.core.common.free_name(end));
     }
 
     /// Returns whether the session has ended.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.requests
-            .on_link(|link, _| link.core.common.is_over())
+            .on_connection(|connection, _| connection.core.common.is_over())
             .unwrap_or(true)
     }
 }
@@ -100,11 +100,11 @@ impl EngineRequests {
     }
 
     /// Calls `act` with the session's connection; `None` if the session does not exist any more.
-    pub(crate) fn on_link<T>(
+    pub(crate) fn on_connection<T>(
         &self,
         act: impl FnOnce(&mut Connection, &mut Context<'_>) -> T,
     ) -> Option<T> {
-        self.event_loop().on_link(self.session, act)
+        self.event_loop().on_connection(self.session, act)
     }
 
     // ---- Marks and turns -------------------------------------------------------------
@@ -143,8 +143,8 @@ impl EngineRequests {
     // ---- Timers ----------------------------------------------------------------------
 
     /// Sets a timer of the session. `set` returns whether the engine's next deadline changes.
-    fn watch_link(&self, set: impl FnOnce(&mut Connection) -> bool) {
-        if self.on_link(|link, _| set(link)) == Some(true) {
+    fn watch_connection(&self, set: impl FnOnce(&mut Connection) -> bool) {
+        if self.on_connection(|connection, _| set(connection)) == Some(true) {
             // The thread that sleeps in the epoll set must take up the new deadline.
             self.event_loop().bell().wake();
         }
@@ -152,12 +152,12 @@ impl EngineRequests {
 
     /// Has the engine check at `due` whether an end that is waited for is open.
     pub(crate) fn watch_opening(&self, due: Instant) {
-        self.watch_link(|link| link.core.common.watch_opening(due));
+        self.watch_connection(|connection| connection.core.common.watch_opening(due));
     }
 
     /// Has the engine check for tasks that wait for room for long.
     pub(crate) fn watch_stalls(&self) {
-        self.watch_link(|link| link.core.common.watch_stalls());
+        self.watch_connection(|connection| connection.core.common.watch_stalls());
     }
 
     // ---- Ends ------------------------------------------------------------------------
@@ -165,7 +165,7 @@ impl EngineRequests {
     /// Returns the names of channels that the peer opened and this node did not.
     #[must_use]
     pub fn incoming(&self) -> Vec<(String, Role)> {
-        self.on_link(|link, _| link.core.common.incoming())
+        self.on_connection(|connection, _| connection.core.common.incoming())
             .unwrap_or_default()
     }
 
@@ -173,14 +173,14 @@ impl EngineRequests {
     /// may be closed.
     #[must_use]
     pub fn is_awaited(&self, name: &str) -> bool {
-        let awaited = self.on_link(|link, _| link.core.common.is_awaited(name));
+        let awaited = self.on_connection(|connection, _| connection.core.common.is_awaited(name));
         awaited.unwrap_or_default()
     }
 
     /// Returns the label of the end with this name and role, if this node has it.
     #[must_use]
     pub fn label_of(&self, name: &str, role: Role) -> Option<Option<&'static EndLabel>> {
-        self.on_link(|link, _| link.core.ends.label_of(name, role))
+        self.on_connection(|connection, _| connection.core.ends.label_of(name, role))
             .flatten()
     }
 
@@ -193,13 +193,15 @@ impl EngineRequests {
         layout: Layout,
         before: Released,
     ) {
-        self.on_link(|link, context| link.attach_ring(end, ring, layout, before, context));
+        self.on_connection(|connection, context| {
+            connection.attach_ring(end, ring, layout, before, context)
+        });
     }
 
     /// Passes the ring of a sending end to the peer (shm).
     pub(crate) fn pass_ring(&self, end: u32, capacity: usize, fd: OwnedFd) {
-        self.on_link(|link, _| {
-            let core = &mut link.core;
+        self.on_connection(|connection, _| {
+            let core = &mut connection.core;
             if let Some(shared_memory) = &mut core.shared_memory {
                 shared_memory.pass_ring(end, capacity as u64, fd, &mut core.ends.senders);
             }
@@ -208,24 +210,24 @@ impl EngineRequests {
 
     /// Asks the peer for an end's counts.
     pub(crate) fn ask(&self, end: u32, ask: Ask) {
-        self.on_link(|link, _| {
-            let core = &mut link.core;
+        self.on_connection(|connection, _| {
+            let core = &mut connection.core;
             core.ends.senders.ask(end, ask, &mut core.common);
         });
     }
 
     /// Asks for an acknowledgement, which may have been asked for before.
     pub(crate) fn ask_once(&self, end: u32, sequence: u64) {
-        self.on_link(|link, _| {
-            let core = &mut link.core;
+        self.on_connection(|connection, _| {
+            let core = &mut connection.core;
             core.ends.senders.ask_once(end, sequence, &mut core.common);
         });
     }
 
     /// Closes a sending end after message `last`.
     pub(crate) fn close_sender(&self, end: u32, last: u64, reason: CloseReason) {
-        self.on_link(|link, _| {
-            let core = &mut link.core;
+        self.on_connection(|connection, _| {
+            let core = &mut connection.core;
             if let Some(shared_memory) = &mut core.shared_memory {
                 // A receiver learns of an orderly end by the sender's words.
                 shared_memory.tell_untold(end, Role::Sender);
@@ -236,7 +238,7 @@ impl EngineRequests {
 
     /// Reports to the program something that a handle has noticed.
     pub(crate) fn tell(&self, what: What) {
-        self.on_link(|link, context| link.core.common.tell(what, context));
+        self.on_connection(|connection, context| connection.core.common.tell(what, context));
     }
 
     pub(crate) fn send_large(
@@ -249,8 +251,10 @@ impl EngineRequests {
         // If the session is gone, the message is dropped here and not under the engine's lock: a
         // region tells who waits for it.
         let mut bytes = Some(bytes);
-        self.on_link(|link, context| link.send_large(end, sequence, length, bytes.take()?, context))
-            .flatten()
+        self.on_connection(|connection, context| {
+            connection.send_large(end, sequence, length, bytes.take()?, context)
+        })
+        .flatten()
     }
 
     pub(crate) fn pass_large(
@@ -263,8 +267,8 @@ impl EngineRequests {
         fd: OwnedFd,
     ) {
         let (length, capacity) = (length as u64, capacity as u64);
-        self.on_link(|link, _| {
-            if let Some(shared_memory) = &mut link.core.shared_memory {
+        self.on_connection(|connection, _| {
+            if let Some(shared_memory) = &mut connection.core.shared_memory {
                 shared_memory.pass_large(end, sequence, slot, length, capacity, fd);
             }
         });
@@ -281,15 +285,15 @@ impl EngineRequests {
     ) {
         // As in `send_large`, the slice is not dropped under the engine's lock.
         let mut slice = Some(slice);
-        self.on_link(|link, context| {
-            let core = &mut link.core;
+        self.on_connection(|connection, context| {
+            let core = &mut connection.core;
             core.pass_slice(end, sequence, length as u64, slot, &mut slice, context);
         });
     }
 
     pub(crate) fn pass_forget(&self, end: u32, slots: u64) {
-        self.on_link(|link, _| {
-            if let Some(shared_memory) = &mut link.core.shared_memory {
+        self.on_connection(|connection, _| {
+            if let Some(shared_memory) = &mut connection.core.shared_memory {
                 shared_memory.pass_forget(end, slots);
             }
         });
@@ -297,8 +301,8 @@ impl EngineRequests {
 
     pub(crate) fn close_receiver(&self, end: &ReceiveEnd, reason: CloseReason) {
         let counters = end.counters();
-        self.on_link(|link, context| {
-            let core = &mut link.core;
+        self.on_connection(|connection, context| {
+            let core = &mut connection.core;
             core.close_receiver(end.id, &counters, reason, context);
         });
     }
@@ -307,8 +311,8 @@ impl EngineRequests {
     /// at `retry_at`, if it has the end. Returns whether it has.
     #[cold]
     pub(crate) fn receiver_retries(&self, end: &ReceiveEnd, retry_at: Instant) -> bool {
-        let has_end = self.on_link(|link, _| {
-            let core = &mut link.core;
+        let has_end = self.on_connection(|connection, _| {
+            let core = &mut connection.core;
             core.ends.receivers.retries(end, retry_at, &mut core.common)
         });
         has_end == Some(true)
@@ -318,6 +322,6 @@ impl EngineRequests {
     #[cold]
     pub(crate) fn misbehaved(&self, what: &str) {
         let why = format!("it broke the protocol: {what}");
-        self.on_link(|link, context| link.core.fail(&why, context));
+        self.on_connection(|connection, context| connection.core.fail(&why, context));
     }
 }

@@ -19,7 +19,7 @@ use crate::{
         Context,
         core::Common,
         ends::Ends,
-        receivers::{ReceiveLink, Receivers},
+        receivers::{ReceiverState, Receivers},
     },
     endpoint::receive_end::{LargeArrival, LargePlace, SourceOffer},
     node::{Warning, warn_of},
@@ -272,7 +272,7 @@ fn receiver_of<'a>(
     peer_end: u32,
     session: &Session,
     receivers: &'a mut Receivers,
-) -> Result<Option<&'a mut ReceiveLink>, EndCause> {
+) -> Result<Option<&'a mut ReceiverState>, EndCause> {
     let receiver = match session.ends.paired(Role::Sender, peer_end) {
         Some(end) => receivers.ends.get_mut(end),
         None if session.ends.has_received(peer_end) => None,
@@ -284,7 +284,7 @@ fn receiver_of<'a>(
     }
 }
 
-fn take_ring(receiver: &mut ReceiveLink, capacity: u64, fd: PassedFd) -> Result<(), EndCause> {
+fn take_ring(receiver: &mut ReceiverState, capacity: u64, fd: PassedFd) -> Result<(), EndCause> {
     let agreed = receiver.end.state.agreed();
     let agreed = agreed.map(|agreed| agreed.window.bytes);
     if agreed != Some(capacity) || receiver.has_ring {
@@ -303,7 +303,7 @@ fn take_ring(receiver: &mut ReceiveLink, capacity: u64, fd: PassedFd) -> Result<
 /// are mapped here: unread messages of a peer take one descriptor for each channel that the program
 /// has opened, and leave the others to other peers.
 fn take_large(
-    receiver: &ReceiveLink,
+    receiver: &ReceiverState,
     (sequence, length, slot): (u64, u64, u32),
     capacity: u64,
     fd: Option<PassedFd>,

@@ -272,13 +272,13 @@ impl Stage {
             let loads = node.loads();
             for event_loop in node.event_loops() {
                 let engine = event_loop.engine.lock();
-                for (id, link) in engine
+                for (id, connection) in engine
                     .connections
                     .all
                     .ids()
                     .zip(engine.connections.all.values())
                 {
-                    let number = link.core.common.peer().identity[0];
+                    let number = connection.core.common.peer().identity[0];
                     assert!(known.insert(number), "session {number} is on two engines");
                     assert_eq!(EngineId::of_session(id), event_loop.id());
                     let of_session = engine.connections.credit.broker.held(id);
@@ -315,10 +315,13 @@ impl Stage {
     fn check_deadlines(&self) {
         for event_loop in self.nodes.iter().flat_map(|node| node.event_loops()) {
             let engine = event_loop.engine.lock();
-            for link in engine.connections.all.values() {
-                let is_noted =
-                    |deadline| link.due_at.is_some_and(|noted: Instant| noted <= deadline);
-                assert!(link.core.common.deadline().is_none_or(is_noted));
+            for connection in engine.connections.all.values() {
+                let is_noted = |deadline| {
+                    connection
+                        .due_at
+                        .is_some_and(|noted: Instant| noted <= deadline)
+                };
+                assert!(connection.core.common.deadline().is_none_or(is_noted));
             }
         }
     }

@@ -123,13 +123,13 @@ impl Tasks {
     /// Returns a connection that has bytes, or an end, that nobody has read.
     fn unread(&self) -> Option<String> {
         let engine = self.event_loop.engine.lock();
-        let mut links = engine.connections.all.values();
-        links.find_map(|link| {
-            let stream = link.socket.stream();
+        let mut connections = engine.connections.all.values();
+        connections.find_map(|connection| {
+            let stream = connection.socket.stream();
             let mut ends = [PollFd::new(stream, PollFlags::IN | PollFlags::RDHUP)];
             let ready = poll(&mut ends, Some(&Timespec::default())).expect("it can be asked");
-            let is_unread = ready > 0 && !link.socket.is_parted();
-            is_unread.then(|| format!("session {}: {ends:?}", link.id()))
+            let is_unread = ready > 0 && !connection.socket.is_parted();
+            is_unread.then(|| format!("session {}: {ends:?}", connection.id()))
         })
     }
 }

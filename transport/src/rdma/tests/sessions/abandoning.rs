@@ -157,8 +157,8 @@ fn whose_session_fails_says_so_to_a_peer_that_would_wait() {
     test.calm_down();
     let stage = &test.stage;
     let node = &stage.nodes[0];
-    node.session.requests.on_link(|link, context| {
-        link.core.fail("planted", context);
+    node.session.requests.on_connection(|connection, context| {
+        connection.core.fail("planted", context);
     });
     stage.settle();
     let gone = stage.nodes.each_ref().map(|node| node.session.is_gone());

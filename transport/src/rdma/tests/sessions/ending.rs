@@ -198,11 +198,11 @@ fn behind_the_end_of_a_session_nothing_is_told_of_it() {
         end: Role::Sender,
         stalled: Duration::ZERO,
     };
-    node.session.requests.on_link(|link, context| {
-        link.core.common.tell(recovered(), context);
-        link.core.fail("planted", context);
-        link.core.common.tell(recovered(), context);
-        link.core.fail("planted again", context);
+    node.session.requests.on_connection(|connection, context| {
+        connection.core.common.tell(recovered(), context);
+        connection.core.fail("planted", context);
+        connection.core.common.tell(recovered(), context);
+        connection.core.fail("planted again", context);
     });
     let notified = std::iter::from_fn(|| node.runtime.next_event(Patience::None));
     let notified: Vec<_> = notified.map(|event| event.what).collect();
