@@ -179,7 +179,7 @@ impl Board {
     }
 
     pub(super) fn next_event(&self, patience: Patience) -> Option<PeersEvent> {
-        self.wait(patience, || self.poll_event()).flatten()
+        self.wait(patience, || self.check_event()).flatten()
     }
 
     /// Polls for the peer that [`next_peer`](Self::next_peer) waits for.
@@ -198,7 +198,7 @@ impl Board {
         held: &mut Option<Ticket>,
         waker: &Waker,
     ) -> Poll<Option<PeersEvent>> {
-        self.poll(held, waker, || self.poll_event())
+        self.poll(held, waker, || self.check_event())
     }
 
     /// Takes back the ticket that a poll left.
@@ -245,7 +245,7 @@ impl Board {
         }
     }
 
-    fn poll_event(&self) -> BoardPoll<PeersEvent> {
+    fn check_event(&self) -> BoardPoll<PeersEvent> {
         let mut shown = self.lock();
         match shown.events.pop_front() {
             Some(event) => Some(Some(event)),

@@ -171,7 +171,7 @@ impl SessionShared {
         // Whoever finds a handle ended by this sees the reason.
         self.ending.begin();
         self.requests.on_connection(|connection, context| {
-            connection.core.begin_close(Some(reason), deadline, context)
+            connection.core.begin_close(Some(reason), deadline, context);
         });
         // The thread that sleeps in the epoll set must take up the new deadline.
         self.requests.event_loop().bell().wake();

@@ -24,7 +24,7 @@ impl Runtime {
         for event_loop in self.event_loops() {
             event_loop.with_engine(|engine, context| {
                 engine.on_every_connection(context, |connection, _| {
-                    connection.core.common.say_draining()
+                    connection.core.common.say_draining();
                 });
             });
         }
@@ -38,7 +38,7 @@ impl Runtime {
         for event_loop in self.event_loops() {
             event_loop.with_engine(|engine, context| {
                 engine.on_every_connection(context, |connection, _| {
-                    connection.core.common.say_drained(undelivered)
+                    connection.core.common.say_drained(undelivered);
                 });
             });
         }

@@ -194,7 +194,7 @@ impl EngineRequests {
         before: Released,
     ) {
         self.on_connection(|connection, context| {
-            connection.attach_ring(end, ring, layout, before, context)
+            connection.attach_ring(end, ring, layout, before, context);
         });
     }
 

@@ -362,7 +362,7 @@ impl Row {
                     notified.push(format!("suspended by {}", self.told_cause(fact, &cause)));
                 }
                 What::Resumed { replayed, .. } => {
-                    notified.push(format!("resumed, {replayed} again"))
+                    notified.push(format!("resumed, {replayed} again"));
                 }
                 What::FabricChanged { from, to, .. } => notified.push(format!("{from} to {to}")),
                 What::Gone { cause } => {
