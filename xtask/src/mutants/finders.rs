@@ -242,19 +242,19 @@ pub(super) const FINDERS: &[Finder] = &[
     Finder {
         package: "ibex-ring",
         tool: Tool::Loom,
-        test: "loom_news_finds_the_holder",
-        mutants: &["told_fence_missing"],
+        test: "loom_changes_find_the_holder",
+        mutants: &["notified_fence_missing"],
     },
     Finder {
         package: "ibex-ring",
         tool: Tool::Loom,
-        test: "loom_news_comes_when_it_is_free",
-        mutants: &["told_fence_missing"],
+        test: "loom_changes_come_when_it_is_free",
+        mutants: &["notified_fence_missing"],
     },
     Finder {
         package: "ibex-ring",
         tool: Tool::Loom,
-        test: "loom_news_of_two_threads",
+        test: "loom_changes_of_two_threads",
         mutants: &["told_by_a_store"],
     },
     Finder {
@@ -313,7 +313,7 @@ pub(super) const FINDERS: &[Finder] = &[
         package: "ibex-ring",
         tool: Tool::Loom,
         test: "loom_marked_or_roused",
-        mutants: &["rouse_fence_missing", "sleep_fence_missing", "looked_early"],
+        mutants: &["rouse_fence_missing", "sleep_fence_missing", "polled_early"],
     },
     Finder {
         package: "ibex-ring",
@@ -323,7 +323,7 @@ pub(super) const FINDERS: &[Finder] = &[
             "drive_mark_missing",
             "rouse_fence_missing",
             "sleep_fence_missing",
-            "looked_early",
+            "polled_early",
         ],
     },
     Finder {
@@ -484,7 +484,7 @@ pub(super) const FINDERS: &[Finder] = &[
         package: "ibex-protocol",
         tool: Tool::Proptest,
         test: "session::tests::goodbye::everything_that_arrived_is_told_before_the_goodbye",
-        mutants: &["arrival_untold"],
+        mutants: &["arrival_unnotified"],
     },
     Finder {
         package: "ibex-protocol",
