@@ -133,6 +133,8 @@
 //! | feature | default | what it adds |
 //! |---|---|---|
 //! | `rkyv` | yes | `Rkyv` and `#[ibex::message]`; without it `Raw` is the default codec |
+//! | `calls`, `peers`, `log`, `io` | yes | requests and replies, peers that stay connected, logs, byte streams |
+//! | `inspect` | no | a look at a running node from outside, for `ibex top` |
 //! | `serde` | yes | `Serde` and `SerdeBorrowed`; statistics can be serialized |
 //! | `bytes` | no | messages of bytes become `bytes::Bytes` without a copy |
 //! | `tokio` | no | [`Driver::Tasks`], and tokio's traits on byte streams |

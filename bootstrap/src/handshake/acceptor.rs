@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::HandshakeEvent;
 use super::HandshakeStep;
 use super::acceptor_entropy::AcceptorEntropy;
-use super::machine::{Handshake, OfferedTerms, Role, State, Terms};
+use super::machine::{Handshake, HandshakeRole, OfferedTerms, State, Terms};
 use crate::error::HandshakeError;
 use crate::fabric::FabricKind;
 use crate::identity::{HostHint, Incarnation, NodeIdentity};
@@ -71,7 +71,7 @@ impl Handshake {
         deadline: Instant,
     ) -> Handshake {
         let nonce = entropy.nonce;
-        let role = Role::Acceptor(Box::new(Acceptance {
+        let role = HandshakeRole::Acceptor(Box::new(Acceptance {
             resumable: local.resumable.clone(),
             entropy,
             shortage: None,
@@ -102,7 +102,7 @@ impl Handshake {
         let terms = Terms { offered, chosen };
         match fabric {
             FabricKind::Shm => {
-                if let Role::Acceptor(acceptance) = &self.role {
+                if let HandshakeRole::Acceptor(acceptance) = &self.role {
                     self.deferred.push_back(HandshakeEvent::ListenUnix {
                         name: ShmEndpoint::name(&acceptance.entropy.token),
                         in_directory: self.ours.meets_in_directory(&terms.offered.theirs),
@@ -152,7 +152,7 @@ impl Handshake {
 
     /// Sends the session's secrets, with which it begins.
     pub(super) fn accept_session(&mut self, mut terms: Terms, process: Option<u32>) {
-        let Role::Acceptor(acceptance) = &self.role else {
+        let HandshakeRole::Acceptor(acceptance) = &self.role else {
             return;
         };
         let session = SessionSecrets {
@@ -172,7 +172,9 @@ impl Handshake {
     #[must_use]
     pub fn knows_token(&self, bytes: &[u8]) -> bool {
         match (&self.role, &self.state) {
-            (Role::Acceptor(acceptance), State::DialerReady(_, awaited)) if !awaited.is_met() => {
+            (HandshakeRole::Acceptor(acceptance), State::DialerReady(_, awaited))
+                if !awaited.is_met() =>
+            {
                 acceptance.entropy.token.matches(bytes)
             }
             _ => false,

@@ -2,7 +2,7 @@
 
 use super::HandshakeEvent;
 use super::acceptor::ReadyCondition;
-use super::machine::{Handshake, Role, State, Terms};
+use super::machine::{Handshake, HandshakeRole, State, Terms};
 use crate::error::HandshakeError;
 use crate::fabric::VerbsDevice;
 use crate::message::{Endpoint, HandshakeMessage, VerbsEndpoint};
@@ -29,7 +29,7 @@ impl Handshake {
     pub fn handle_unix(&mut self, outcome: Result<(), String>) {
         match (self.take_state(), outcome) {
             (State::UnixSocket(terms), Ok(())) => match &self.role {
-                Role::Acceptor(acceptance) => {
+                HandshakeRole::Acceptor(acceptance) => {
                     let endpoint = Endpoint::Shm(acceptance.endpoint());
                     self.send(HandshakeMessage::Endpoint(endpoint));
                     let condition = ReadyCondition::Unix { joined: false };
@@ -47,7 +47,7 @@ impl Handshake {
     /// The handshake ends if the Unix socket is what is lacking. Otherwise an acceptor's peer is told
     /// so once it asks for a new session; a session that resumes needs no more than its connection.
     pub fn handle_shortage(&mut self, limit: u32) {
-        if let Role::Acceptor(acceptance) = &mut self.role {
+        if let HandshakeRole::Acceptor(acceptance) = &mut self.role {
             acceptance.shortage = Some(limit);
         }
         if let State::UnixSocket(_) = self.state {
@@ -140,7 +140,7 @@ impl Handshake {
     /// Gives up the fabric that was chosen, so that another one is.
     pub(super) fn rule_out(&mut self, terms: Terms, why: String) {
         match self.role {
-            Role::Acceptor(_) => self.decline(terms, &why),
+            HandshakeRole::Acceptor(_) => self.decline(terms, &why),
             _ => self.fall_back(terms, why),
         }
     }

@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use super::HandshakeEvent;
-use super::machine::{Handshake, OfferedTerms, Role, State, Terms};
+use super::machine::{Handshake, HandshakeRole, OfferedTerms, State, Terms};
 use crate::identity::HostHint;
 use crate::local::Local;
 use crate::message::{Endpoint, FabricChoice, HandshakeMessage, ShmEndpoint, Text};
@@ -20,7 +20,7 @@ impl Handshake {
         now: Instant,
         deadline: Instant,
     ) -> Handshake {
-        Handshake::begin(Role::Dialer, local, host, nonce, (now, deadline))
+        Handshake::begin(HandshakeRole::Dialer, local, host, nonce, (now, deadline))
     }
 
     /// Picks a fabric that was not tried yet and asks for its endpoint. The choosing terminates,

@@ -28,7 +28,7 @@ pub struct Handshake {
     host: HostHint,
     pub(super) ours: Offer,
     places: Places,
-    pub(super) role: Role,
+    pub(super) role: HandshakeRole,
     pub(super) state: State,
     /// Set where this end may offer an RDMA device.
     seeks_device: bool,
@@ -37,7 +37,7 @@ pub struct Handshake {
 }
 
 /// The end that the machine is.
-pub(super) enum Role {
+pub(super) enum HandshakeRole {
     /// The end that connected for a new session.
     Dialer,
     /// The end that connected to resume a session.
@@ -111,15 +111,15 @@ pub(super) struct Terms {
 
 impl Handshake {
     pub(super) fn begin(
-        role: Role,
+        role: HandshakeRole,
         local: &Local,
         host: HostHint,
         nonce: [u8; 16],
         (now, deadline): (Instant, Instant),
     ) -> Handshake {
         let side = match role {
-            Role::Acceptor(_) => Party::Acceptor,
-            Role::Dialer | Role::Resumer(_) => Party::Dialer,
+            HandshakeRole::Acceptor(_) => Party::Acceptor,
+            HandshakeRole::Dialer | HandshakeRole::Resumer(_) => Party::Dialer,
         };
         let mut conversation = Conversation::new(side, local.hello(nonce), local, now, deadline);
         if side == Party::Dialer {
@@ -130,7 +130,8 @@ impl Handshake {
             host,
             ours: local.offer(),
             places: local.places.clone(),
-            seeks_device: !matches!(role, Role::Resumer(_)) && local.usable_devices().is_some(),
+            seeks_device: !matches!(role, HandshakeRole::Resumer(_))
+                && local.usable_devices().is_some(),
             role,
             state: State::Hello,
             deferred: VecDeque::new(),
@@ -255,7 +256,7 @@ impl Handshake {
                 break;
             };
             // A node that resumes has a session already, and offers none.
-            let ours = (!matches!(self.role, Role::Resumer(_))).then_some(&self.ours);
+            let ours = (!matches!(self.role, HandshakeRole::Resumer(_))).then_some(&self.ours);
             if self.conversation.admits(step, ours, &message) {
                 self.handle_message(step, message);
             }
@@ -294,7 +295,7 @@ impl Handshake {
             }
             (State::Binding(version), Message::Binding(_)) => self.go_on(version),
             (State::Offer(version), Message::Offer(theirs)) => match &self.role {
-                Role::Resumer(_) => self.meet_again(&theirs),
+                HandshakeRole::Resumer(_) => self.meet_again(&theirs),
                 _ => self.consider(version, theirs),
             },
 
@@ -382,7 +383,7 @@ impl Handshake {
 
     /// Continues now that the peer may hear of this end: with an Offer, unless it resumes.
     fn go_on(&mut self, version: Version) {
-        if let Role::Resumer(_) = self.role {
+        if let HandshakeRole::Resumer(_) = self.role {
             self.state = State::Offer(version);
         } else if self.seeks_device {
             self.deferred.push_back(HandshakeEvent::FindDevice);
@@ -429,7 +430,7 @@ impl Handshake {
 
     /// Returns the reason why this end, if it accepts, has no session for a peer with this Offer.
     fn objection(&self, theirs: &Offer) -> Option<HandshakeError> {
-        let Role::Acceptor(acceptance) = &self.role else {
+        let HandshakeRole::Acceptor(acceptance) = &self.role else {
             return None;
         };
         // The dialer computes the same. With this check, both ends fail with the same words, and

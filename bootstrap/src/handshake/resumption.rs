@@ -7,7 +7,7 @@
 
 use std::time::Instant;
 
-use super::machine::{Handshake, Role, State};
+use super::machine::{Handshake, HandshakeRole, State};
 use super::proof::ResumptionClaim;
 use super::{HandshakeEvent, HandshakeStep, ResumedSession};
 use crate::error::HandshakeError;
@@ -37,7 +37,7 @@ impl Handshake {
         now: Instant,
         deadline: Instant,
     ) -> Handshake {
-        let role = Role::Resumer(Box::new(ticket));
+        let role = HandshakeRole::Resumer(Box::new(ticket));
         Handshake::begin(role, local, HostHint::UNTOLD, nonce, (now, deadline))
     }
 
@@ -46,7 +46,7 @@ impl Handshake {
     pub fn resumes(&self) -> Option<[u8; 16]> {
         match (&self.state, &self.role) {
             (State::AnswererPrepared(answer, _), _) => Some(answer.session.session_id),
-            (State::AskerPrepared, Role::Resumer(ticket)) => Some(ticket.session_id),
+            (State::AskerPrepared, HandshakeRole::Resumer(ticket)) => Some(ticket.session_id),
             _ => None,
         }
     }
@@ -56,7 +56,7 @@ impl Handshake {
     /// Takes the peer's Offer. Only the node that has the session is sent a proof, and only for that
     /// node is a queue pair made.
     pub(super) fn meet_again(&mut self, theirs: &Offer) {
-        let Role::Resumer(ticket) = &self.role else {
+        let HandshakeRole::Resumer(ticket) = &self.role else {
             return;
         };
         let (identity, incarnation) = (theirs.identity, theirs.incarnation);
@@ -81,7 +81,7 @@ impl Handshake {
 
     /// Asks for the session, over verbs for the queue pair `pair`.
     pub(super) fn ask(&mut self, pair: Option<VerbsEndpoint>) {
-        let Role::Resumer(ticket) = &self.role else {
+        let HandshakeRole::Resumer(ticket) = &self.role else {
             return;
         };
         let prologue = self.conversation.prologue();
@@ -102,7 +102,7 @@ impl Handshake {
 
     /// Takes the peer's consent, if it proves that the peer has the session.
     pub(super) fn hear_consent(&mut self, gid_type: Option<GidKind>, proof: &[u8; 32]) {
-        let Role::Resumer(ticket) = &self.role else {
+        let HandshakeRole::Resumer(ticket) = &self.role else {
             return;
         };
         let prologue = self.conversation.prologue();
@@ -135,7 +135,7 @@ impl Handshake {
     }
 
     fn take_up(&mut self) {
-        if let Role::Resumer(ticket) = &self.role {
+        if let HandshakeRole::Resumer(ticket) = &self.role {
             let session = ResumedSession {
                 session_id: ticket.session_id,
                 epoch: ticket.epoch,
@@ -176,7 +176,7 @@ impl Handshake {
     fn answer(&self, resume: &Resume) -> Result<ResumeAnswer, HandshakeError> {
         let refused = |refusal| HandshakeError::NotResumed { refusal };
         let session = match &self.role {
-            Role::Acceptor(acceptance) => {
+            HandshakeRole::Acceptor(acceptance) => {
                 let sessions = acceptance.resumable.lock();
                 sessions.get(&resume.session_id).cloned()
             }

@@ -21,7 +21,7 @@ use crate::local::Local;
 use crate::resumption::ResumeTicket;
 
 /// A connection that is being made, whose sockets are in the dialer's epoll set under one key.
-pub(super) struct Attempt {
+pub(super) struct DialAttempt {
     pub(super) address: Address,
     pub(super) local: Arc<Local>,
     /// The session to resume, if it is not a new one.
@@ -43,20 +43,20 @@ pub(super) enum AttemptStage {
     Over,
 }
 
-impl Attempt {
+impl DialAttempt {
     /// Begins to connect for `order`. Without a `ticket`, the aim is a new session.
     pub(super) fn begin(
         (order, address, local): (u64, Address, Arc<Local>),
         ticket: Option<ResumeTicket>,
         (now, deadline): (Instant, Instant),
         watch: EpollEntry<'_>,
-    ) -> Result<Attempt, NoConnection> {
+    ) -> Result<DialAttempt, NoConnection> {
         let stream = connect::begin(address)?;
         // A socket that is connected already is writable too.
         watch
             .add(&stream, EventFlags::OUT)
             .map_err(|error| NoConnection::Shortage("watch a socket", error))?;
-        Ok(Attempt {
+        Ok(DialAttempt {
             address,
             local,
             ticket,

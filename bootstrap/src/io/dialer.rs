@@ -29,7 +29,7 @@ use rustix::event::epoll::EventFlags;
 
 use super::address;
 use super::after;
-use super::attempt::Attempt;
+use super::attempt::DialAttempt;
 use super::device_jobs::DeviceJobs;
 use super::dial::{Action, Dial};
 use super::dial_desk::{DialDesk, DialRequest, Named, Order, ResumeRequest};
@@ -62,7 +62,7 @@ pub struct Dialer<T> {
 
     // The attempts.
     /// The attempts by key; keys grow, so the first is the oldest.
-    attempts: BTreeMap<u64, Attempt>,
+    attempts: BTreeMap<u64, DialAttempt>,
     next_key: u64,
     timers: BTreeSet<(Instant, Timed)>,
 
@@ -101,7 +101,7 @@ enum Aim {
 /// their findings.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Timed {
-    Attempt(u64),
+    DialAttempt(u64),
     Order(u64),
 }
 
@@ -314,7 +314,7 @@ impl<T: Send + 'static> Dialer<T> {
         }
         for (key, outcome) in self.device_jobs.take_done() {
             let attempt = self.attempts.get_mut(&key);
-            if let Some(talk) = attempt.and_then(Attempt::handshake) {
+            if let Some(talk) = attempt.and_then(DialAttempt::handshake) {
                 talk.handle_outcome(outcome);
                 self.advance(key, now);
             }
@@ -370,7 +370,7 @@ impl<T: Send + 'static> Dialer<T> {
                 return;
             }
             match timed {
-                Timed::Attempt(key) => self.advance(key, now),
+                Timed::DialAttempt(key) => self.advance(key, now),
                 Timed::Order(id) => self.go_on(id, now),
             }
         }
@@ -380,7 +380,7 @@ impl<T: Send + 'static> Dialer<T> {
         if let Some(attempt) = self.attempts.get_mut(&key) {
             let timer = attempt.deadline();
             let before = std::mem::replace(&mut attempt.timer, timer);
-            self.move_timer(Timed::Attempt(key), before, timer);
+            self.move_timer(Timed::DialAttempt(key), before, timer);
         }
     }
 

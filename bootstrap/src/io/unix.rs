@@ -58,7 +58,7 @@ pub(super) enum SocketPurpose {
 }
 
 /// The content of a datagram, or the lack of one.
-pub(super) enum Datagram {
+pub(super) enum PassedDatagram {
     /// A datagram of this length is in the buffer.
     Bytes(usize),
     Nothing,
@@ -181,42 +181,42 @@ impl UnixPeer {
     pub(super) fn answer(&self) -> Option<Result<(), String>> {
         let mut buffer = [0; 8];
         match self.receive(&mut buffer) {
-            Datagram::Nothing => None,
-            Datagram::Bytes(length) if buffer[..length] == WELCOME => Some(Ok(())),
-            Datagram::Bytes(length) => Some(Err(format!(
+            PassedDatagram::Nothing => None,
+            PassedDatagram::Bytes(length) if buffer[..length] == WELCOME => Some(Ok(())),
+            PassedDatagram::Bytes(length) => Some(Err(format!(
                 "{self} answered the token with {length} bytes that are no welcome"
             ))),
-            Datagram::Closed => Some(Err(format!(
+            PassedDatagram::Closed => Some(Err(format!(
                 "{self} closed its Unix socket before it accepted the token; see whether it runs, \
                  and what its log says"
             ))),
         }
     }
 
-    pub(super) fn receive(&self, buffer: &mut [u8]) -> Datagram {
+    pub(super) fn receive(&self, buffer: &mut [u8]) -> PassedDatagram {
         let mut nothing = RecvAncillaryBuffer::default();
         let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
         loop {
             let mut parts = [IoSliceMut::new(buffer)];
             match recvmsg(&self.socket, &mut parts, &mut nothing, flags) {
-                Ok(datagram) if datagram.bytes == 0 => return Datagram::Closed,
+                Ok(datagram) if datagram.bytes == 0 => return PassedDatagram::Closed,
                 Ok(datagram) if datagram.flags.contains(ReturnFlags::CTRUNC) => {
                     tracing::debug!("descriptors came where none are passed");
-                    return Datagram::Closed;
+                    return PassedDatagram::Closed;
                 }
                 Ok(_) => break,
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Datagram::Nothing,
-                Err(_) => return Datagram::Closed,
+                Err(Errno::AGAIN) => return PassedDatagram::Nothing,
+                Err(_) => return PassedDatagram::Closed,
             }
         }
         loop {
             return match recv(&self.socket, &mut *buffer, RecvFlags::DONTWAIT) {
-                Ok((_, 0)) => Datagram::Closed,
-                Ok((_, length)) => Datagram::Bytes(length.min(buffer.len())),
+                Ok((_, 0)) => PassedDatagram::Closed,
+                Ok((_, length)) => PassedDatagram::Bytes(length.min(buffer.len())),
                 Err(Errno::INTR) => continue,
-                Err(Errno::AGAIN) => Datagram::Nothing,
-                Err(_) => Datagram::Closed,
+                Err(Errno::AGAIN) => PassedDatagram::Nothing,
+                Err(_) => PassedDatagram::Closed,
             };
         }
     }
@@ -417,10 +417,16 @@ mod tests {
         let dialer = connected(&name("token")).unwrap();
         let acceptor = accept(&listener, &unix()).unwrap().unwrap();
         let mut buffer = [0; 64];
-        assert!(matches!(acceptor.receive(&mut buffer), Datagram::Bytes(33)));
+        assert!(matches!(
+            acceptor.receive(&mut buffer),
+            PassedDatagram::Bytes(33)
+        ));
         let (purpose, shown) = presented(&buffer[..33]).unwrap();
         assert!(purpose == SocketPurpose::Control && token().matches(shown));
-        assert!(matches!(acceptor.receive(&mut buffer), Datagram::Nothing));
+        assert!(matches!(
+            acceptor.receive(&mut buffer),
+            PassedDatagram::Nothing
+        ));
         assert_eq!(dialer.answer(), None);
         acceptor.welcome();
         assert_eq!(dialer.answer(), Some(Ok(())));

@@ -9,7 +9,7 @@ use rustix::event::epoll::EventFlags;
 use super::epoll_set::EpollEntry;
 use super::reserve::Reserve;
 use super::socket_name::{SocketName, UnixListener};
-use super::unix::{self, Datagram, SocketPurpose, UnixPair, UnixPeer};
+use super::unix::{self, PassedDatagram, SocketPurpose, UnixPair, UnixPeer};
 use crate::handshake::Handshake;
 use crate::identity::Secret;
 use crate::unix_sockets::UnixSettings;
@@ -125,12 +125,12 @@ impl UnixMeeting {
             // one.
             let mut buffer = [0; 64];
             match visitor.receive(&mut buffer) {
-                Datagram::Nothing => self.visitors.push_back(visitor),
-                Datagram::Bytes(length) => {
+                PassedDatagram::Nothing => self.visitors.push_back(visitor),
+                PassedDatagram::Bytes(length) => {
                     watch.remove(&visitor);
                     self.take_in(machine, visitor, &buffer[..length]);
                 }
-                Datagram::Closed => watch.remove(&visitor),
+                PassedDatagram::Closed => watch.remove(&visitor),
             }
         }
     }

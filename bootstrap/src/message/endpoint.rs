@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 use hmac_sha256::Hash;
 
 use super::MessageError;
-use super::field::{Field, FieldReader};
+use super::field::{FieldReader, WireField};
 use crate::fabric::FabricKind;
 use crate::identity::Secret;
 
@@ -115,12 +115,12 @@ impl Endpoint {
     }
 }
 
-impl Field for Endpoint {
+impl WireField for Endpoint {
     fn read(from: &mut FieldReader<'_>, _: &'static str) -> Result<Self, MessageError> {
         Ok(match FabricKind::read(from, "fabric kind")? {
-            FabricKind::Shm => Endpoint::Shm(Field::read(from, "shm")?),
+            FabricKind::Shm => Endpoint::Shm(WireField::read(from, "shm")?),
             FabricKind::Tcp => Endpoint::Tcp,
-            FabricKind::Verbs => Endpoint::Verbs(Field::read(from, "verbs")?),
+            FabricKind::Verbs => Endpoint::Verbs(WireField::read(from, "verbs")?),
         })
     }
 
@@ -163,10 +163,10 @@ impl VerbsEndpoint {
     pub const MAX_RAILS: usize = 3;
 }
 
-impl Field for VerbsEndpoint {
+impl WireField for VerbsEndpoint {
     fn read(from: &mut FieldReader<'_>, _: &'static str) -> Result<Self, MessageError> {
         let mut endpoint = VerbsEndpoint {
-            address: Field::read(from, "address")?,
+            address: WireField::read(from, "address")?,
             max_inline_bytes: from.within("inline limit", 0..=Self::MAX_INLINE_BYTES)?,
             max_send_sge: from.within("send sge limit", 1..=u16::MAX)?,
             max_receive_sge: from.within("receive sge limit", 1..=u16::MAX)?,
@@ -180,9 +180,9 @@ impl Field for VerbsEndpoint {
         let abilities = u8::read(from, "abilities")?;
         endpoint.immediate = abilities & IMMEDIATE != 0;
         (endpoint.read_depth, endpoint.read_resources) = reads(abilities);
-        endpoint.address.partition_key = Field::read(from, "partition key")?;
+        endpoint.address.partition_key = WireField::read(from, "partition key")?;
         for _ in 0..from.count("rail count", Self::MAX_RAILS)? {
-            endpoint.rails.push(Field::read(from, "rail")?);
+            endpoint.rails.push(WireField::read(from, "rail")?);
         }
         Ok(endpoint)
     }
@@ -202,17 +202,17 @@ impl Field for VerbsEndpoint {
     }
 }
 
-impl Field for VerbsRail {
+impl WireField for VerbsRail {
     fn read(from: &mut FieldReader<'_>, _: &'static str) -> Result<Self, MessageError> {
         let mut address = QueuePairAddress::read(from, "address")?;
         let (read_depth, read_resources) = reads(u8::read(from, "abilities")?);
-        address.partition_key = Field::read(from, "partition key")?;
+        address.partition_key = WireField::read(from, "partition key")?;
         Ok(Self {
             address,
             read_depth,
             read_resources,
-            probe_address: Field::read(from, "probe address")?,
-            probe_key: Field::read(from, "probe key")?,
+            probe_address: WireField::read(from, "probe address")?,
+            probe_key: WireField::read(from, "probe key")?,
         })
     }
 
@@ -226,15 +226,15 @@ impl Field for VerbsRail {
 }
 
 /// The address but for the partition's key, which stands further behind.
-impl Field for QueuePairAddress {
+impl WireField for QueuePairAddress {
     fn read(from: &mut FieldReader<'_>, _: &'static str) -> Result<Self, MessageError> {
         let address = Self {
             // 0 and 1 are for management: IB_QPT_SMI and IB_QPT_GSI, include/rdma/ib_verbs.h.
             queue_pair: from.within("queue pair number", 2..=MOST_OF_24_BITS)?,
             packet_sequence: from.within("packet sequence", 0..=MOST_OF_24_BITS)?,
-            lid: Field::read(from, "lid")?,
-            gid: Field::read(from, "gid")?,
-            gid_type: Field::read(from, "gid type")?,
+            lid: WireField::read(from, "lid")?,
+            gid: WireField::read(from, "gid")?,
+            gid_type: WireField::read(from, "gid type")?,
             mtu_bytes: from.within("mtu", 256..=4096)?,
             partition_key: 0,
         };

@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 use super::{MessageError, Text};
 
 /// A value that is a field of a message, or several fields in a row.
-pub(super) trait Field: Sized {
+pub(super) trait WireField: Sized {
     /// Reads the value. An error calls it `name`; a value of several fields names these instead.
     fn read(from: &mut FieldReader<'_>, name: &'static str) -> Result<Self, MessageError>;
 
@@ -63,7 +63,7 @@ impl<'a> FieldReader<'a> {
     }
 
     /// Reads a number that has to be in `range`.
-    pub(super) fn within<T: Field + Copy + PartialOrd + Into<u32>>(
+    pub(super) fn within<T: WireField + Copy + PartialOrd + Into<u32>>(
         &mut self,
         field: &'static str,
         range: RangeInclusive<T>,
@@ -90,9 +90,9 @@ pub(super) fn write_string(out: &mut Vec<u8>, bytes: &[u8], max: usize) {
 
 macro_rules! integers {
     ($($integer:ty),*) => {$(
-        impl Field for $integer {
+        impl WireField for $integer {
             fn read(from: &mut FieldReader<'_>, name: &'static str) -> Result<Self, MessageError> {
-                Field::read(from, name).map(Self::from_le_bytes)
+                WireField::read(from, name).map(Self::from_le_bytes)
             }
 
             fn write(&self, out: &mut Vec<u8>) {
@@ -104,7 +104,7 @@ macro_rules! integers {
 
 integers!(u8, u16, u32, u64);
 
-impl<const N: usize> Field for [u8; N] {
+impl<const N: usize> WireField for [u8; N] {
     fn read(from: &mut FieldReader<'_>, name: &'static str) -> Result<Self, MessageError> {
         let mut array = [0; N];
         array.copy_from_slice(from.bytes(name, N)?);
@@ -116,7 +116,7 @@ impl<const N: usize> Field for [u8; N] {
     }
 }
 
-impl Field for bool {
+impl WireField for bool {
     fn read(from: &mut FieldReader<'_>, name: &'static str) -> Result<Self, MessageError> {
         Ok(u8::read(from, name)? != 0)
     }
@@ -126,7 +126,7 @@ impl Field for bool {
     }
 }
 
-impl Field for Text {
+impl WireField for Text {
     fn read(from: &mut FieldReader<'_>, name: &'static str) -> Result<Self, MessageError> {
         from.text(name, Text::MAX_BYTES)
     }

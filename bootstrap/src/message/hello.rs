@@ -9,7 +9,7 @@ use std::fmt;
 use ibex_base::tls::{Method, TlsCredentials};
 
 use super::MessageError;
-use super::field::{Field, FieldReader};
+use super::field::{FieldReader, WireField};
 
 /// The first message of a node, before anything is agreed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,7 +82,7 @@ impl SecurityMode {
     }
 }
 
-impl Field for SecurityMode {
+impl WireField for SecurityMode {
     fn read(from: &mut FieldReader<'_>, name: &'static str) -> Result<Self, MessageError> {
         Ok(match u8::read(from, name)? {
             0 => SecurityMode::None,

@@ -3,7 +3,7 @@
 //! that depend on their content, beside their types.
 
 use super::endpoint::{GidKind, ShmEndpoint};
-use super::field::{Field, FieldReader, write_string};
+use super::field::{FieldReader, WireField, write_string};
 use super::{
     Binding, FabricChoice, Hello, HostTags, MessageError, Offer, Ready, Resume, Resumed,
     SessionSecrets, Unavailable, Version, VersionRange,
@@ -17,7 +17,7 @@ use crate::limits::Limits;
 /// own.
 macro_rules! fields {
     (@read $from:ident $name:literal) => {
-        Field::read($from, $name)?
+        WireField::read($from, $name)?
     };
     (@read $from:ident $name:literal $most:expr) => {
         $from.text($name, $most)?
@@ -29,7 +29,7 @@ macro_rules! fields {
         write_string($out, $value.as_str().as_bytes(), $most)
     };
     ($($type:ident { $($field:ident: $name:literal $([$most:expr])?),* $(,)? })*) => {$(
-        impl Field for $type {
+        impl WireField for $type {
             fn read(from: &mut FieldReader<'_>, _: &'static str) -> Result<Self, MessageError> {
                 Ok(Self { $($field: fields!(@read from $name $($most)?)),* })
             }
@@ -59,7 +59,7 @@ macro_rules! numbers {
             }
         }
 
-        impl Field for $type {
+        impl WireField for $type {
             fn read(from: &mut FieldReader<'_>, name: &'static str) -> Result<Self, MessageError> {
                 let number = u8::read(from, name)?;
                 Self::from_wire(number).ok_or(MessageError::UnknownValue {
@@ -122,9 +122,9 @@ numbers! {
     GidKind { Infiniband = 0, RoceV1 = 1, RoceV2 = 2 }
 }
 
-impl Field for NodeIdentity {
+impl WireField for NodeIdentity {
     fn read(from: &mut FieldReader<'_>, name: &'static str) -> Result<Self, MessageError> {
-        Field::read(from, name).map(Self)
+        WireField::read(from, name).map(Self)
     }
 
     fn write(&self, out: &mut Vec<u8>) {
@@ -132,9 +132,9 @@ impl Field for NodeIdentity {
     }
 }
 
-impl Field for Secret {
+impl WireField for Secret {
     fn read(from: &mut FieldReader<'_>, name: &'static str) -> Result<Self, MessageError> {
-        Field::read(from, name).map(Self::new)
+        WireField::read(from, name).map(Self::new)
     }
 
     fn write(&self, out: &mut Vec<u8>) {
@@ -143,7 +143,7 @@ impl Field for Secret {
 }
 
 /// The number of a process; 0 for none.
-impl Field for Option<u32> {
+impl WireField for Option<u32> {
     fn read(from: &mut FieldReader<'_>, name: &'static str) -> Result<Self, MessageError> {
         Ok(Some(u32::read(from, name)?).filter(|number| *number != 0))
     }
@@ -154,10 +154,10 @@ impl Field for Option<u32> {
 }
 
 /// A flag, and the secrets if there are any.
-impl Field for Option<SessionSecrets> {
+impl WireField for Option<SessionSecrets> {
     fn read(from: &mut FieldReader<'_>, name: &'static str) -> Result<Self, MessageError> {
         let is_there = bool::read(from, name)?;
-        is_there.then(|| Field::read(from, name)).transpose()
+        is_there.then(|| WireField::read(from, name)).transpose()
     }
 
     fn write(&self, out: &mut Vec<u8>) {

@@ -49,7 +49,7 @@ pub use refusal::{HandshakeRefusal, RefusalCause, ResumeRefusal};
 pub use resume::{Resume, Resumed};
 pub use text::Text;
 
-use field::{Field, FieldReader};
+use field::{FieldReader, WireField};
 
 /// The first bytes of each direction.
 ///
@@ -85,7 +85,7 @@ macro_rules! messages {
 
             fn read_fields(kind: u8, from: &mut FieldReader<'_>) -> Result<Self, MessageError> {
                 match kind {
-                    $($number => Field::read(from, stringify!($kind)).map(Self::$kind),)*
+                    $($number => WireField::read(from, stringify!($kind)).map(Self::$kind),)*
                     kind => Err(MessageError::UnknownKind(kind)),
                 }
             }

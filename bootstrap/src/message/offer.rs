@@ -1,6 +1,6 @@
 //! *Offer*: a node's identity, its limits and its fabrics.
 
-use super::field::{Field, FieldReader, write_string};
+use super::field::{FieldReader, WireField, write_string};
 use super::{MessageError, Ready, SessionSecrets, Text};
 use crate::fabric::{FabricKind, FabricOffer, VerbsDevice};
 use crate::host_tags::HostTags;
@@ -80,7 +80,7 @@ impl Offer {
 }
 
 /// Each fabric has its capabilities behind their length, so that one of a later version is skipped.
-impl Field for Vec<FabricOffer> {
+impl WireField for Vec<FabricOffer> {
     fn read(from: &mut FieldReader<'_>, _: &'static str) -> Result<Self, MessageError> {
         let mut fabrics = Vec::new();
         for _ in 0..from.count("fabric count", Offer::MAX_FABRICS)? {
@@ -95,13 +95,13 @@ impl Field for Vec<FabricOffer> {
             }
             let has = |capability| kind == FabricKind::Shm && capabilities.contains(&capability);
             let has_device = kind == FabricKind::Verbs && !capabilities.is_empty();
-            let device = || Field::read(&mut FieldReader(capabilities), "device");
+            let device = || WireField::read(&mut FieldReader(capabilities), "device");
             fabrics.push(FabricOffer {
                 device: has_device.then(device).transpose()?,
                 is_denied: has(DENIED),
                 crosses_users: has(CROSSES_USERS),
                 has_directory: has(HAS_DIRECTORY),
-                ..FabricOffer::new(kind, Field::read(&mut policy, "fabric policy")?)
+                ..FabricOffer::new(kind, WireField::read(&mut policy, "fabric policy")?)
             });
         }
         Ok(fabrics)
@@ -128,10 +128,10 @@ impl Field for Vec<FabricOffer> {
     }
 }
 
-impl Field for VerbsDevice {
+impl WireField for VerbsDevice {
     fn read(from: &mut FieldReader<'_>, _: &'static str) -> Result<Self, MessageError> {
         Ok(Self {
-            hardware: Field::read(from, "verbs hardware flag")?,
+            hardware: WireField::read(from, "verbs hardware flag")?,
             // The name is shown to people and never opened.
             name: from
                 .text("verbs device name", Offer::MAX_DEVICE_NAME_BYTES)?

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::field::{Field, FieldReader};
+use super::field::{FieldReader, WireField};
 use super::{MessageError, Text};
 use crate::party::Party;
 use crate::places::SessionLimit;
@@ -61,9 +61,9 @@ impl HandshakeRefusal {
 
 /// The words, and the number of the cause. Causes with a limit name the end that has it, and the
 /// limit.
-impl Field for HandshakeRefusal {
+impl WireField for HandshakeRefusal {
     fn read(from: &mut FieldReader<'_>, _: &'static str) -> Result<Self, MessageError> {
-        let reason = Field::read(from, "reason")?;
+        let reason = WireField::read(from, "reason")?;
         let code = u8::read(from, "refusal code")?;
         let limit: fn(Party, u32) -> RefusalCause = match code {
             PER_PEER => |end, limit| RefusalCause::Limit(end, SessionLimit::PerPeer(limit)),
@@ -80,7 +80,7 @@ impl Field for HandshakeRefusal {
             DIALER => Party::Dialer,
             _ => Party::Acceptor,
         };
-        let cause = Some(limit(end, Field::read(from, "session limit")?));
+        let cause = Some(limit(end, WireField::read(from, "session limit")?));
         Ok(Self { reason, cause })
     }
 

@@ -31,7 +31,7 @@ pub struct RawMessage {
     length: usize,
     cells: &'static CellBlock,
     sequence: u64,
-    aside: TimeOrBeside,
+    aside: TimeOrRareParts,
     units: u32,
     /// Bytes behind the payload that the message has too: an extension.
     behind: u16,
@@ -42,15 +42,15 @@ pub struct RawMessage {
 
 /// What a message has beside its payload.
 #[derive(Clone, Copy)]
-union TimeOrBeside {
+union TimeOrRareParts {
     /// Time of arrival, in nanoseconds since 1970; 0 if it is unknown.
     time: u64,
     /// What few messages have, and own. Only of messages with the mark `BESIDE`.
-    beside: NonNull<Beside>,
+    beside: NonNull<RareParts>,
 }
 
 /// What few messages have beside their payloads.
-struct Beside {
+struct RareParts {
     /// The region that the payload is the beginning of, if there is one.
     region: Option<Region>,
     /// The extension of a large message, which is not behind its payload. Empty if there is none.
@@ -201,7 +201,7 @@ impl RawMessage {
             length,
             cells,
             sequence,
-            aside: TimeOrBeside { time },
+            aside: TimeOrRareParts { time },
             units,
             behind: 0,
             marks: 0,
@@ -219,7 +219,7 @@ impl RawMessage {
         time: u64,
     ) -> Self {
         let payload = region.base();
-        let beside = Beside {
+        let beside = RareParts {
             region: Some(region.into_region()),
             extension: Box::default(),
             time,
@@ -229,7 +229,7 @@ impl RawMessage {
             length,
             cells,
             sequence,
-            aside: TimeOrBeside::of(beside),
+            aside: TimeOrRareParts::of(beside),
             units,
             behind: 0,
             marks: BESIDE | IN_REGION,
@@ -251,7 +251,7 @@ impl RawMessage {
             length: copy.length,
             cells,
             sequence,
-            aside: TimeOrBeside { time },
+            aside: TimeOrRareParts { time },
             units,
             behind: 0,
             marks: OWNED,
@@ -283,7 +283,7 @@ impl RawMessage {
         if self.marks & BESIDE == 0 {
             // SAFETY: without the mark, it is the time.
             let time = unsafe { self.aside.time };
-            self.aside = TimeOrBeside::of(Beside {
+            self.aside = TimeOrRareParts::of(RareParts {
                 region: None,
                 extension,
                 time,
@@ -297,7 +297,7 @@ impl RawMessage {
     }
 
     /// Returns what the message has beside its payload.
-    fn beside(&self) -> Option<&Beside> {
+    fn beside(&self) -> Option<&RareParts> {
         match self.marks & BESIDE {
             0 => None,
             // SAFETY: with the mark, it is what the message owns, which is borrowed.
@@ -459,7 +459,7 @@ impl RawMessage {
 #[cold]
 fn finish_marked(
     marks: u8,
-    (payload, length, aside): (NonNull<u8>, usize, TimeOrBeside),
+    (payload, length, aside): (NonNull<u8>, usize, TimeOrRareParts),
     state: CellState,
 ) -> CellState {
     if marks & OWNED != 0 && !fork::is_child() {
@@ -480,17 +480,17 @@ fn state_of(marks: u8, state: CellState) -> CellState {
     }
 }
 
-impl TimeOrBeside {
-    fn of(beside: Beside) -> Self {
+impl TimeOrRareParts {
+    fn of(beside: RareParts) -> Self {
         Self {
             beside: NonNull::from(Box::leak(Box::new(beside))),
         }
     }
 }
 
-impl fmt::Debug for TimeOrBeside {
+impl fmt::Debug for TimeOrRareParts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("TimeOrBeside")
+        f.write_str("TimeOrRareParts")
     }
 }
 

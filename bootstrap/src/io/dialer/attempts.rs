@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ibex_base::Address;
 use rustix::io::Errno;
 
-use super::super::attempt::{Attempt, AttemptStage};
+use super::super::attempt::{AttemptStage, DialAttempt};
 use super::super::connect::{LOCAL_PORT, NoConnection};
 use super::super::dial::Missed;
 use super::super::pending::{HandshakeProgress, PendingHandshake};
@@ -39,7 +39,7 @@ impl<T: Send + 'static> Dialer<T> {
         self.next_key += 1;
         let local = order.local.clone();
         let wanted = (id, address, local);
-        match Attempt::begin(wanted, ticket, (now, deadline), self.epoll.watch(key)) {
+        match DialAttempt::begin(wanted, ticket, (now, deadline), self.epoll.watch(key)) {
             Ok(attempt) => {
                 order.attempts.push(key);
                 self.attempts.insert(key, attempt);
@@ -74,7 +74,7 @@ impl<T: Send + 'static> Dialer<T> {
 
     /// Gives up the oldest attempt that has had time for an answer, to be made again.
     fn displace(&mut self, now: Instant) {
-        let is_waiting = |attempt: &Attempt| {
+        let is_waiting = |attempt: &DialAttempt| {
             let waited = now.saturating_duration_since(attempt.began);
             waited > PRESENT && attempt.order.is_some() && !attempt.has_answer()
         };
@@ -194,10 +194,10 @@ impl<T: Send + 'static> Dialer<T> {
         }
     }
 
-    pub(super) fn remove_attempt(&mut self, key: u64) -> Option<Attempt> {
+    pub(super) fn remove_attempt(&mut self, key: u64) -> Option<DialAttempt> {
         let attempt = self.attempts.remove(&key)?;
         if let Some(at) = attempt.timer {
-            self.timers.remove(&(at, Timed::Attempt(key)));
+            self.timers.remove(&(at, Timed::DialAttempt(key)));
         }
         Some(attempt)
     }

@@ -58,7 +58,7 @@ impl Native {
 mod tests {
     use std::{thread, time::Duration};
 
-    use ibex::{Node, Pod};
+    use ibex::{Node, Pod, prelude::*};
 
     use super::*;
 

@@ -81,21 +81,21 @@ impl<D: Discovery> From<D> for Box<dyn Discovery> {
 /// Makes a discovery whose only answer is the list.
 impl<A: ToAddress> From<Vec<A>> for Box<dyn Discovery> {
     fn from(list: Vec<A>) -> Self {
-        Box::new(Listed(Found::new(list)))
+        Box::new(FixedAddresses(Found::new(list)))
     }
 }
 
 /// Makes a discovery whose only answer is the list.
 impl<A: ToAddress, const COUNT: usize> From<[A; COUNT]> for Box<dyn Discovery> {
     fn from(list: [A; COUNT]) -> Self {
-        Box::new(Listed(Found::new(list)))
+        Box::new(FixedAddresses(Found::new(list)))
     }
 }
 
 /// Addresses that stay as they are.
-struct Listed(Found);
+struct FixedAddresses(Found);
 
-impl Discovery for Listed {
+impl Discovery for FixedAddresses {
     fn find(&mut self) -> Result<Found, DiscoveryError> {
         Ok(self.0.clone())
     }

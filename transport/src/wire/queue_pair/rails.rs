@@ -43,7 +43,7 @@ pub(super) struct Rail {
     number: u32,
     /// The memory of the peer by which the rail is tested.
     their_probe: Option<RemoteAddress>,
-    stage: Stage,
+    stage: RailStage,
     /// The first request that has failed, or would.
     failed_at: Option<u64>,
     /// The time by which the last request of a failed rail must be flushed.
@@ -58,7 +58,7 @@ pub(super) struct Rail {
 
 /// The life of a rail.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum RailStage {
     /// Nothing was posted.
     New,
     /// The test is under way.
@@ -176,7 +176,7 @@ impl Rail {
             probe,
             permit,
             their_probe,
-            stage: Stage::New,
+            stage: RailStage::New,
             failed_at: None,
             deadline: None,
             is_change: false,
@@ -201,7 +201,7 @@ impl Rail {
 
     /// Returns whether another piece may be read over the rail.
     pub(super) fn may_read(&self) -> bool {
-        self.stage == Stage::Up && self.reads < self.depth && self.has_room()
+        self.stage == RailStage::Up && self.reads < self.depth && self.has_room()
     }
 
     fn has_room(&self) -> bool {
@@ -212,10 +212,10 @@ impl Rail {
     /// Begins to test the rail, unless that has begun. Nothing may be sent before the peer is known to
     /// have connected its end.
     pub(super) fn begin(&mut self, counters: &SessionCounters) {
-        if self.stage != Stage::New {
+        if self.stage != RailStage::New {
             return;
         }
-        self.stage = Stage::Tested;
+        self.stage = RailStage::Tested;
         let probe = self.probe.clone();
         if let Some(from) = self.their_probe {
             self.post_read(probe.target(), from, counters);
@@ -260,7 +260,7 @@ impl Rail {
         place: (&RegisteredMessage, Range<usize>),
         counters: &SessionCounters,
     ) {
-        let is_up = self.stage == Stage::Up && self.has_room();
+        let is_up = self.stage == RailStage::Up && self.has_room();
         let Some(pair) = self.pair.as_mut().filter(|_| is_up) else {
             return;
         };
@@ -274,7 +274,7 @@ impl Rail {
     /// Lets the peer read a message over the rail no more. `at` is the wire's last request.
     pub(super) fn revoke(&mut self, message: (u32, u64), at: u64, counters: &SessionCounters) {
         let id = self.slots.next_id();
-        let is_live = self.stage != Stage::Failed;
+        let is_live = self.stage != RailStage::Failed;
         let live = self
             .pair
             .as_mut()
@@ -300,8 +300,8 @@ impl Rail {
                 if let Some(pair) = &mut self.pair {
                     pair.retire_sends(done);
                 }
-                if self.stage == Stage::Tested {
-                    self.stage = Stage::Up;
+                if self.stage == RailStage::Tested {
+                    self.stage = RailStage::Up;
                     let device = self.permit.rdma_port.device();
                     tracing::debug!(device, "a rail leads to the peer");
                 }
@@ -311,11 +311,11 @@ impl Rail {
                 self.fail(&failure.to_string());
             }
         }
-        if self.stage == Stage::Failed && self.slots.in_flight().is_none() {
+        if self.stage == RailStage::Failed && self.slots.in_flight().is_none() {
             self.pair = None;
             self.windows.clear();
         }
-        bound.filter(|_| self.stage == Stage::Up)
+        bound.filter(|_| self.stage == RailStage::Up)
     }
 
     /// Takes in an event of the device about the rail's queue pair.
@@ -334,21 +334,21 @@ impl Rail {
 
     /// Uses the rail no more. It is destroyed when its last request is flushed.
     pub(super) fn fail(&mut self, why: &str) {
-        if self.stage == Stage::Failed {
+        if self.stage == RailStage::Failed {
             return;
         }
         let device = self.permit.rdma_port.device();
         match self.stage {
-            Stage::Up => ibex_base::warn_limited!(
+            RailStage::Up => ibex_base::warn_limited!(
                 why,
                 device,
                 why,
                 "a rail has failed; the session goes on without it"
             ),
-            Stage::Tested => tracing::info!(device, why, "a rail does not lead to the peer"),
-            Stage::New | Stage::Failed => {}
+            RailStage::Tested => tracing::info!(device, why, "a rail does not lead to the peer"),
+            RailStage::New | RailStage::Failed => {}
         }
-        self.stage = Stage::Failed;
+        self.stage = RailStage::Failed;
         self.is_change = true;
         self.deadline = Some(clock::now() + DEFAULT_DRAIN_TIMEOUT);
         self.failed_at.get_or_insert(self.slots.done() + 1);
@@ -361,8 +361,8 @@ impl Rail {
 
     /// Uses the rail no more, because the wire is ended.
     pub(super) fn leave(&mut self) {
-        if self.stage != Stage::Failed {
-            self.stage = Stage::New;
+        if self.stage != RailStage::Failed {
+            self.stage = RailStage::New;
             self.fail("the session leaves its queue pairs");
         }
     }
