@@ -208,12 +208,12 @@ mod tests {
 
     #[test]
     fn what_cannot_be_told_is_shared_with_nobody() {
-        let unnotified = HostHint {
+        let untold = HostHint {
             boot_id: [0; 16],
             ..HERE
         };
-        assert_eq!(met(&unnotified, &unnotified), [HostTags::NOTHING; 2]);
-        let [ours, theirs] = met(&unnotified, &unnotified);
+        assert_eq!(met(&untold, &untold), [HostTags::NOTHING; 2]);
+        let [ours, theirs] = met(&untold, &untold);
         assert!(!ours.same_boot(&theirs));
         let unmapped = HostHint {
             uid: HostHint::NO_USER,

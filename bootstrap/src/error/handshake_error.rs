@@ -44,7 +44,7 @@ pub enum HandshakeError {
     /// The ends disagree about how the connection is protected.
     #[error(
         "the peer's security mode is {theirs}, this node's is {ours}; \
-         configure the same on both{MISSING_TLS}"
+         configure the same on both{}", missing_tls(*ours)
     )]
     Security {
         /// The security mode of this end.
@@ -275,8 +275,14 @@ impl HandshakeError {
             _ if self.may_be_garbling() => Some(RefusalCause::Garbled),
             _ => None,
         };
+        let words = self.to_string();
+        // A stranger is not told how this end was built.
+        let words = match self {
+            HandshakeError::Security { ours, .. } => words.trim_end_matches(missing_tls(*ours)),
+            _ => &words,
+        };
         HandshakeRefusal {
-            reason: Text::new(&self.to_string()),
+            reason: Text::new(words),
             cause,
         }
     }
@@ -318,8 +324,12 @@ fn guess(seen: &str) -> &'static str {
     }
 }
 
-/// What to do in a build that cannot authenticate anybody.
-const MISSING_TLS: &str = match cfg!(feature = "tls") {
-    true => "",
-    false => "; TLS is not compiled into this node: enable the feature `tls` of ibex",
-};
+/// Returns what to do at an end that authenticates nobody, in a build that cannot.
+fn missing_tls(ours: SecurityMode) -> &'static str {
+    match ours {
+        SecurityMode::None if !cfg!(feature = "tls") => {
+            "; TLS is not compiled into this node: enable the feature `tls` of ibex"
+        }
+        _ => "",
+    }
+}

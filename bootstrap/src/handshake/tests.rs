@@ -240,6 +240,9 @@ fn another_security_mode_fails_at_both_ends() {
     );
     let text = "the peer's security mode is none, this node's is a shared secret";
     assert!(strict.to_string().contains(text), "{strict}");
+    assert!(!strict.to_string().contains("feature"), "{strict}");
+    let sent = plain.refusal().reason.to_string();
+    assert!(!sent.contains("feature"), "{sent}");
     let names_feature = plain
         .to_string()
         .ends_with("enable the feature `tls` of ibex");

@@ -136,7 +136,9 @@ impl PendingHandshake {
                     in_directory,
                     token,
                 } => {
-                    if let Some(_free) = self.keep_descriptors()
+                    // Given back at once, for the sockets that are made now.
+                    let has_room = self.keep_descriptors().is_some();
+                    if has_room
                         && let Err(why) = self.unix.connect(&name, in_directory, &token, watch)
                     {
                         self.machine.handle_unix(Err(why));

@@ -5,7 +5,7 @@
 //! ```text
 //! length  u16 LE   of what follows, 1 to MAX_MESSAGE_BYTES
 //! kind    u8       MessageKind
-//! fields           in the order of the structs here, little-endian
+//! fields           in the order of the table in `layout.rs`, little-endian
 //! checksum u32 LE  of all that is above it; Hello has none
 //! ```
 //!

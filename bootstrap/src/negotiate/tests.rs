@@ -433,6 +433,6 @@ fn payload_checksums_follow_both_wishes_and_the_place_of_the_peer() {
             "{context}"
         );
     }
-    let unnotified = with(Auto, 1, 0);
-    assert!(payload_checksums(&unnotified, &unnotified, false));
+    let untold = with(Auto, 1, 0);
+    assert!(payload_checksums(&untold, &untold, false));
 }

@@ -17,8 +17,8 @@ use ibex_bootstrap::message::{
     ALONE, CHECKSUM_BYTES, GidKind, MAGIC, QueuePairAddress, VerbsEndpoint, VerbsRail, checksum,
 };
 use ibex_bootstrap::{
-    FabricKind, HostHint, Local, NodeIdentity, PairRequest, Resumable,
-    ResumeTicket, Secret, VerbsDevice, VerbsDevices, VerbsPair, parse_message,
+    FabricKind, HostHint, Local, NodeIdentity, PairRequest, Resumable, ResumeTicket, Secret,
+    VerbsDevice, VerbsDevices, VerbsPair, parse_message,
 };
 use ibex_tls::Credentials;
 

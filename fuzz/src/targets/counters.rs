@@ -122,7 +122,8 @@ fn encoded(changes: impl IntoIterator<Item = Counters>) -> Vec<u8> {
         waited: false,
         wants: false,
     };
-    changes.into_iter()
+    changes
+        .into_iter()
         .flat_map(|counters| extension(counters).to_bytes())
         .collect()
 }

@@ -148,9 +148,9 @@ struct Node {
     receiver: u32,
     ring: Ring,
     /// Bytes that arrived so far, modulo the alignment of arrival blocks.
-    eager_block_in: usize,
+    arrival_offset_in: usize,
     /// Bytes that were sent so far, modulo the alignment of arrival blocks.
-    eager_block_out: usize,
+    arrival_offset_out: usize,
     /// Counts of messages that arrived and were released at once.
     counters: Counters,
 }
@@ -188,8 +188,8 @@ impl Node {
             sender,
             receiver,
             ring,
-            eager_block_in: 0,
-            eager_block_out: 0,
+            arrival_offset_in: 0,
+            arrival_offset_out: 0,
             counters,
         }
     }
@@ -197,7 +197,7 @@ impl Node {
     fn gets_new_wires(&mut self) {
         self.session.suspend();
         self.session.resume(WIRES);
-        (self.eager_block_in, self.eager_block_out) = (0, 0);
+        (self.arrival_offset_in, self.arrival_offset_out) = (0, 0);
     }
 
     /// [Feeds](Self::feed) the session, and lets it send: its frames are well-formed, whatever it
@@ -220,11 +220,14 @@ impl Node {
                 return false;
             };
             let frame = &frame[..header.length as usize];
-            let Ok(arrival) = self.session.handle_frame(&header, frame, self.eager_block_in) else {
+            let Ok(arrival) = self
+                .session
+                .handle_frame(&header, frame, self.arrival_offset_in)
+            else {
                 return false;
             };
             self.take(&header, arrival);
-            self.eager_block_in = (self.eager_block_in + header.padded_length()) % BLOCK_ALIGNMENT;
+            self.arrival_offset_in = (self.arrival_offset_in + header.padded_length()) % BLOCK_ALIGNMENT;
             bytes = behind;
         }
     }
@@ -300,7 +303,7 @@ impl Node {
             let start = sent.len();
             let body = self
                 .session
-                .poll_transmit(&mut self.ring, self.eager_block_out, &mut sent);
+                .poll_transmit(&mut self.ring, self.arrival_offset_out, &mut sent);
             match body {
                 None => return sent,
                 Some(Body::Inline) => {}
@@ -315,14 +318,15 @@ impl Node {
                     self.session.ends.writes_are_done(1);
                     continue;
                 }
-                // A stream has no landing with a word.
+                // A stream has no eager block with a word.
                 Some(Body::EagerBlock { .. }) => unreachable!("no immediate data was agreed on"),
             }
             let header = FrameHeader::parse(&sent[start..]).expect("a frame of ours is valid");
             let header = header.expect("a frame of ours is whole");
             assert!(header.length as usize <= MAX_FRAME_BYTES);
             sent.resize(start + header.padded_length(), 0);
-            self.eager_block_out = (self.eager_block_out + header.padded_length()) % BLOCK_ALIGNMENT;
+            self.arrival_offset_out =
+                (self.arrival_offset_out + header.padded_length()) % BLOCK_ALIGNMENT;
         }
     }
 

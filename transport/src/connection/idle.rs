@@ -38,8 +38,8 @@ pub(super) struct SenderSilence {
     /// The peer was asked to report the release of all messages or, after the last of their frames,
     /// was asked any question.
     is_asked: bool,
-    /// Looks since the last message was sent.
-    poll_target: u32,
+    /// Checks since the last message was sent.
+    checks: u32,
     /// Number of a frame that no frame of these messages follows, set once all messages are
     /// released.
     last_frame: Option<u64>,
@@ -70,12 +70,12 @@ impl SenderSilence {
         let sent = end.sent.load(Ordering::Acquire);
         if self.sent.replace(sent) != Some(sent) {
             self.is_asked = false;
-            self.poll_target = 0;
+            self.checks = 0;
             self.last_frame = None;
             end.path.take_back_question(&mut self.wish);
             return RingUse::Used;
         }
-        self.poll_target = self.poll_target.saturating_add(1);
+        self.checks = self.checks.saturating_add(1);
         if end.counts().released == sent {
             let last_frame = *self.last_frame.get_or_insert_with(|| {
                 // An earlier question may have been sent before that frame.
@@ -97,7 +97,7 @@ impl Senders {
     /// may be lost; later, the peer's program holds the messages.
     pub(super) fn miss_changes(&self) -> bool {
         self.ends.values().any(|sender| {
-            let is_recent = |silence: &SenderSilence| (1..CHECKS).contains(&silence.poll_target);
+            let is_recent = |silence: &SenderSilence| (1..CHECKS).contains(&silence.checks);
             let end = &sender.end;
             sender.silence.as_ref().is_some_and(is_recent) && end.path.misses_changes(end)
         })

@@ -42,14 +42,14 @@ mod tests {
     #[test]
     fn looks_in_vain_become_rare_and_one_that_finds_something_makes_them_frequent() {
         let mut brief_polls = BriefPolls::default();
-        let mut poll_target = 0;
+        let mut polls = 0;
         for _ in 0..10_000 {
             if brief_polls.is_worth_one() {
                 brief_polls.has_polled(false);
-                poll_target += 1;
+                polls += 1;
             }
         }
-        assert!((80..100).contains(&poll_target), "{poll_target}");
+        assert!((80..100).contains(&polls), "{polls}");
         while !brief_polls.is_worth_one() {}
         brief_polls.has_polled(true);
         assert!(brief_polls.is_worth_one());

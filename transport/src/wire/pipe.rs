@@ -41,7 +41,7 @@ pub static CARRIES_TCP: AtomicBool = AtomicBool::new(false);
 pub(crate) struct PipeWire {
     to_peer: Pipe,
     /// Bytes to write to the connection, and the first bytes that have arrived over it.
-    unnotified: Vec<u8>,
+    unwritten: Vec<u8>,
     number: Vec<u8>,
     from_peer: Pipe,
     inbound: Inbound,
@@ -53,7 +53,7 @@ impl PipeWire {
     pub(super) fn new(leftover: &[u8]) -> Self {
         let (mut wire, number) = (Self::default(), MADE.fetch_add(1, Ordering::Relaxed));
         lock(&UNFOUND).insert(number, wire.to_peer.clone());
-        wire.unnotified.extend(number.to_le_bytes());
+        wire.unwritten.extend(number.to_le_bytes());
         wire.find(leftover);
         wire
     }
@@ -109,12 +109,10 @@ impl Wire for PipeWire {
         }
         frames.counters().frames_sent.add(sent);
         note_credit(&mut self.waits_for_credit, sent > 0, frames);
-        self.unnotified.extend((sent > 0).then_some(0));
-        match socket.stream().write(&self.unnotified) {
+        self.unwritten.extend((sent > 0).then_some(0));
+        match socket.stream().write(&self.unwritten) {
             Err(error) if error.kind() != WouldBlock => Err(EndCause::lost(error.to_string())),
-            notified => {
-                Ok(self.unnotified.drain(..notified.unwrap_or(0)).len() + sent as usize > 0)
-            }
+            notified => Ok(self.unwritten.drain(..notified.unwrap_or(0)).len() + sent as usize > 0),
         }
     }
 
@@ -142,7 +140,7 @@ impl Wire for PipeWire {
     }
 
     fn has_backlog(&self) -> bool {
-        !self.unnotified.is_empty()
+        !self.unwritten.is_empty()
     }
 
     fn say_last_word(&mut self, socket: &WireSocket, word: LastWord) {

@@ -3,7 +3,7 @@
 
 use super::{
     Arrival, EndChannel, LocalEnd, LoneRecord, PeerMisbehaved, PeerOpen, Session, SessionEvent,
-    receive_channel::EagerBlock, resume::Stage,
+    receive_channel::EagerReceiver, resume::Stage,
 };
 use crate::{
     credit::session::CONTROL_RESERVE_BYTES,
@@ -103,7 +103,7 @@ impl Session {
             .flatten()
             .map(Extension::parse);
         if extension.is_some() && self.credit.carriage.is_chunk_of_stream(header) {
-            return Err(PeerMisbehaved::NewsOnChunk);
+            return Err(PeerMisbehaved::CountersOnChunk);
         }
         self.credit.take_cost(header)?;
         self.outgoing.has_errands = true;
@@ -149,7 +149,7 @@ impl Session {
         &mut self,
         header: &FrameHeader,
         body: &[u8],
-        body_eager_block: usize,
+        body_offset: usize,
     ) -> Result<Arrival, PeerMisbehaved> {
         self.config.data_path.check_data_frame()?;
         let Some((end, channel)) = self.ends.addressee(header.channel)? else {
@@ -157,10 +157,10 @@ impl Session {
         };
         let alignment = channel.alignment;
         // The alignment is a power of two, since the spec was checked.
-        if (body_eager_block + record::HEADER_BYTES) & (alignment - 1) != 0 {
+        if (body_offset + record::HEADER_BYTES) & (alignment - 1) != 0 {
             return Err(PeerMisbehaved::Misaligned { alignment });
         }
-        let mut eager_block = EagerBlock {
+        let mut eager_block = EagerReceiver {
             end,
             blocks: &mut self.eager_blocks,
             keeps: self.config.resumes,

@@ -65,7 +65,7 @@ pub(super) struct Records {
 }
 
 /// The blocks for medium-sized messages of an end.
-pub(super) struct EagerBlock<'a> {
+pub(super) struct EagerReceiver<'a> {
     pub(super) end: u32,
     pub(super) blocks: &'a mut EagerBlocks,
     /// The sender keeps a message until it hears that it is there.
@@ -111,7 +111,7 @@ impl ReceiveChannel {
         &mut self,
         sequence_low: u32,
         body: &[u8],
-        eager_block: &mut EagerBlock<'_>,
+        eager_block: &mut EagerReceiver<'_>,
     ) -> Result<Records, PeerMisbehaved> {
         let first_sequence = self.arrived + 1;
         if first_sequence as u32 != sequence_low {
@@ -234,7 +234,7 @@ impl ReceiveChannel {
         &mut self,
         sequence: u64,
         payload: &[u8],
-        eager_block: &mut EagerBlock<'_>,
+        eager_block: &mut EagerReceiver<'_>,
     ) -> Result<usize, PeerMisbehaved> {
         let (length, place) =
             LargeAnnouncement::parse(payload).ok_or(PeerMisbehaved::RecordCut { sequence })?;

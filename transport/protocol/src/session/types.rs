@@ -369,7 +369,7 @@ pub enum PeerMisbehaved {
     #[error("large message {sequence} was announced while two were under way")]
     TooManyLarge { sequence: u64 },
     #[error("a chunk has news on it, which no chunk on a stream has")]
-    NewsOnChunk,
+    CountersOnChunk,
     #[error("a chunk came that was not granted")]
     UngrantedChunk,
     #[error("large message {sequence} was granted, which waits for no grant")]

@@ -7,27 +7,27 @@
 //! was lost, the check of the question or of the answer fails, which covers the number of the frame.
 //! A gap may be longer than an answer: when answers have filled a part of it and the frame stops
 //! growing again, more questions are asked at once. Questions and answers may be lost as well, so a
-//! question is repeated at every look.
+//! question is repeated at every check.
 #![forbid(unsafe_code)]
 
-/// The state that the looks at a connection share, about one look a second.
+/// The state that the looks at a connection share, about one check a second.
 #[derive(Debug, Default)]
 pub(super) struct LostBytes {
-    /// Bytes and complete frames that had arrived at the last look, which found that more are
+    /// Bytes and complete frames that had arrived at the last check, which found that more are
     /// missed.
     seen: Option<(u64, u64)>,
     /// Number of questions in the last round for the same frame.
     asked: u32,
-    /// Looks that found no more bytes since then.
-    poll_target: u32,
+    /// Checks that found no more bytes since then.
+    checks: u32,
 }
 
-/// A look's result: whether bytes are missed, and what to do about it.
+/// A check's result: whether bytes are missed, and what to do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Finding {
     /// No bytes are missed.
     Nothing,
-    /// Bytes are missed; more of them may have arrived at the next look.
+    /// Bytes are missed; more of them may have arrived at the next check.
     Wait,
     /// Bytes are missed and none comes; the peer is to be asked this number of questions.
     Ask(u32),
@@ -47,18 +47,18 @@ impl LostBytes {
             *self = Self {
                 seen: self.seen,
                 asked: if is_same { self.asked } else { 0 },
-                poll_target: 0,
+                checks: 0,
             };
             return Finding::Wait;
         }
-        let poll_target = self.poll_target;
-        self.poll_target = poll_target.saturating_add(1);
-        if poll_target == 0 {
+        let checks = self.checks;
+        self.checks = checks.saturating_add(1);
+        if checks == 0 {
             self.asked = (self.asked * MORE).clamp(1, MOST_AT_ONCE);
             return Finding::Ask(self.asked);
         }
         // A peer that has stopped for long finds few questions when it continues.
-        match poll_target < STEADY || poll_target.is_power_of_two() {
+        match checks < STEADY || checks.is_power_of_two() {
             true => Finding::Ask(1),
             false => Finding::Wait,
         }
@@ -104,14 +104,14 @@ mod tests {
     #[test]
     fn a_hole_of_any_length_is_filled_soon() {
         for hole in [1, 23, 24, 25, 1000, MAX_FRAME_BYTES as u64] {
-            let (mut cut, mut come, mut poll_target) = (LostBytes::default(), 0, 0);
+            let (mut cut, mut come, mut checks) = (LostBytes::default(), 0, 0);
             while come < hole {
-                poll_target += 1;
+                checks += 1;
                 if let Finding::Ask(times) = cut.check(true, come, 7) {
                     come += u64::from(times) * CHECKED_HEADER_BYTES as u64;
                 }
             }
-            assert!(poll_target <= 12, "{hole}: {poll_target}");
+            assert!(checks <= 12, "{hole}: {checks}");
         }
     }
 }
