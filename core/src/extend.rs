@@ -334,8 +334,8 @@ pub mod errors {
 
     /// Makes the error of a message that was not sent, for a reason that is not its channel's.
     #[must_use]
-    pub fn unsent(kind: SendErrorKind, text: impl Display) -> SendError {
-        SendError::of(kind, text)
+    pub fn unsent(kind: SendErrorKind, text: &'static str) -> SendError {
+        SendError::plain(kind, text)
     }
 
     /// Makes the error of a message that a channel did not take. `what` comes before the channel's

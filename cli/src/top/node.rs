@@ -87,8 +87,9 @@ fn nothing(wanted: &Wanted<'_>) -> String {
         .map(|path| path.display().to_string())
         .collect();
     let searched = format!(
-        "looked in {}; build the node with `Node::builder().inspect()`, run `ibex top` as the same \
-         user, and name the socket's path if it is elsewhere",
+        "looked in {}; build the node with `Node::builder().inspect()` (ibex's feature `inspect`, and \
+         `use ibex::prelude::*`), run `ibex top` as the same user, and name the socket's path if it is \
+         elsewhere",
         folders.join(", ")
     );
     match wanted {

@@ -14,6 +14,8 @@ pub(super) enum Failure<K> {
     /// A member of a group stands in the way, or the first of several; a call may meet it again and
     /// again.
     Member(K, InTheWay<Arc<PeerAt>>),
+    /// A failure of which no more is known. It allocates nothing.
+    Plain(K, &'static str),
     /// Any other failure.
     Other(K, Box<Facts>),
 }
@@ -71,7 +73,7 @@ impl<K: ChannelErrorKind> Failure<K> {
     pub(super) fn kind(&self) -> K {
         match self {
             Self::Channel(fault) => K::of(fault),
-            Self::Member(kind, _) | Self::Other(kind, _) => *kind,
+            Self::Member(kind, _) | Self::Plain(kind, _) | Self::Other(kind, _) => *kind,
         }
     }
 
@@ -93,7 +95,7 @@ impl<K: ChannelErrorKind> Failure<K> {
     pub(super) fn facts(&self) -> Option<&Facts> {
         match self {
             Self::Other(_, facts) => Some(facts),
-            Self::Channel(_) | Self::Member(..) => None,
+            Self::Channel(_) | Self::Member(..) | Self::Plain(..) => None,
         }
     }
 
@@ -140,6 +142,7 @@ impl<K: ChannelErrorKind> fmt::Display for Failure<K> {
         match self {
             Self::Channel(fault) if fault.would_block() => f.write_str(K::WOULD_BLOCK),
             Self::Channel(fault) => fault.fmt(f),
+            Self::Plain(_, text) => f.write_str(text),
             Self::Other(_, facts) => f.write_str(&facts.text),
             Self::Member(kind, InTheWay { peer, suspended }) => {
                 let [before, behind, joint, alone] = kind.of_member();

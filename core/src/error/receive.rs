@@ -143,10 +143,11 @@ impl RecvError {
     /// The error of a fan-in's call to which nothing came in time, although these peers may have sent
     /// something.
     pub(crate) fn of_nobody(suspended: Vec<Arc<Suspension>>) -> Self {
-        let text = format!(
-            "nothing came from any peer within the time-out{}",
-            Suspensions(&suspended)
-        );
+        let text = "nothing came from any peer within the time-out";
+        if suspended.is_empty() {
+            return Self(Failure::Plain(RecvErrorKind::Timeout, text));
+        }
+        let text = format!("{text}{}", Suspensions(&suspended));
         Self(Failure::other(RecvErrorKind::Timeout, text, |facts| {
             facts.suspended = suspended;
         }))

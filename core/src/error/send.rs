@@ -152,7 +152,7 @@ impl SendError {
         match &self.0 {
             Failure::Channel(fault) => fault.is_transient(),
             Failure::Member(..) => true,
-            Failure::Other(..) => false,
+            Failure::Plain(..) | Failure::Other(..) => false,
         }
     }
 
@@ -247,6 +247,11 @@ impl SendError {
     /// Makes the error of a message that was not sent.
     pub(crate) fn of(kind: SendErrorKind, text: impl fmt::Display) -> Self {
         Self(Failure::other(kind, text, |_| ()))
+    }
+
+    /// Makes the error of a message that was not sent, with a text that is always the same.
+    pub(crate) fn plain(kind: SendErrorKind, text: &'static str) -> Self {
+        Self(Failure::Plain(kind, text))
     }
 
     /// Makes the error of a message that a channel did not take. `what` comes before the channel's

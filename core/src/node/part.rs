@@ -10,7 +10,10 @@ use std::{
 
 use ibex_base::Address;
 use ibex_base::tls::TlsCredentials;
-use ibex_transport::runtime::{Driver, Runtime, has_membarrier};
+use ibex_transport::{
+    node::NodeHistogram,
+    runtime::{Driver, Runtime, has_membarrier},
+};
 
 use super::NodeBuilder;
 use crate::{
@@ -143,6 +146,16 @@ impl NodeView {
     /// Returns what the node has counted, as [`Node::stats`](crate::Node::stats) does.
     #[must_use]
     pub fn stats(&self) -> NodeStats {
+        self.stats_with(self.runtime.state().histograms())
+    }
+
+    /// Returns the same without histograms, which take the longest to read.
+    #[must_use]
+    pub fn stats_without_histograms(&self) -> NodeStats {
+        self.stats_with(Vec::new())
+    }
+
+    fn stats_with(&self, histograms: Vec<NodeHistogram>) -> NodeStats {
         NodeStats::new(
             self.name().map(str::to_owned),
             self.id,
@@ -150,7 +163,7 @@ impl NodeView {
             self.driver,
             has_membarrier(),
             self.credentials.as_ref().map(|keys| keys.stats()),
-            (self.runtime.stats(), self.runtime.state().histograms()),
+            (self.runtime.stats(), histograms),
         )
     }
 

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 /// Returns the line that a client is sent.
 pub(crate) fn answer(view: &NodeView) -> String {
-    let stats = view.stats();
+    let stats = view.stats_without_histograms();
     let program = env::current_exe().ok();
     let program = program.as_ref().and_then(|path| path.file_name());
     let environment = view.environment().iter();

@@ -8,7 +8,7 @@ use std::{
 };
 
 use ibex_core::{
-    SendError,
+    SendError, SendErrorKind,
     extend::{CallTime, parking::Ticket},
 };
 
@@ -134,9 +134,12 @@ impl Call {
 
     /// Keeps what an answer failed by, for the case that no other follows.
     pub(super) fn noted(&mut self, sent: Result<(), SendError>) -> Result<(), SendError> {
-        self.no_reply = sent
-            .as_ref()
-            .map_or_else(NoReply::of, |()| NoReply::Dropped);
+        match &sent {
+            // It says nothing of why there is no answer.
+            Err(error) if error.kind() == SendErrorKind::Cancelled => {}
+            Err(error) => self.no_reply = NoReply::of(error),
+            Ok(()) => self.no_reply = NoReply::Dropped,
+        }
         sent
     }
 }
