@@ -10,9 +10,9 @@ use crate::identity::{Incarnation, NodeIdentity, Secret};
 #[derive(Clone, Debug)]
 pub struct ResumeTicket {
     // The session.
-    /// [`Established::session_id`](crate::Established::session_id).
+    /// [`Agreement::session_id`](crate::handshake::Agreement::session_id).
     pub session_id: [u8; 16],
-    /// [`Established::resume_secret`](crate::Established::resume_secret).
+    /// [`Agreement::resume_secret`](crate::handshake::Agreement::resume_secret).
     pub secret: Secret,
 
     // The peer.

@@ -470,7 +470,7 @@ fn poll_again<C: Condition>(
 }
 
 impl Gathering {
-    /// Polls `condition`, which leaves its waker where [`notified`](Self::told) has its waiters, and at
+    /// Polls `condition`, which leaves its waker where [`notified`](Self::notified) has its waiters, and at
     /// which the task has just looked in vain. Pending until the condition holds after an event of a
     /// member, a session or the node. Where callers turn the engine, this runs a turn.
     ///

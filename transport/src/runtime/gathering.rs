@@ -113,7 +113,7 @@ impl Gathering {
         self.runtime.poll_all();
     }
 
-    /// Waits until `condition` holds, which leaves its waker where [`notified`](Self::told) has its
+    /// Waits until `condition` holds, which leaves its waker where [`notified`](Self::notified) has its
     /// waiters.
     pub fn wait<C: Condition>(
         &self,

@@ -113,7 +113,7 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
     ///
     /// # Errors
     ///
-    /// [`RecvErrorKind::Timeout`] when the time was up.
+    /// [`RecvErrorKind::Timeout`](crate::RecvErrorKind::Timeout) when the time was up.
     #[inline]
     pub fn next_timeout(
         &mut self,
@@ -129,7 +129,7 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
     ///
     /// # Errors
     ///
-    /// [`RecvErrorKind::Empty`] if nothing is there.
+    /// [`RecvErrorKind::Empty`](crate::RecvErrorKind::Empty) if nothing is there.
     #[inline]
     pub fn try_next(&mut self) -> Result<Option<FanInEvent<Message<T, C>>>, RecvError> {
         self.gathered

@@ -230,7 +230,7 @@ impl Session {
     /// Returns the block's index, or `None` if no more blocks may be granted. The block is the
     /// peer's until it is [returned](super::SessionEvent::EagerBlockReturned), the peer's end was
     /// closed, or nothing of the peer can come any more. From when a message
-    /// [landed](Landings::poll_landed) there until its release, the block is not the peer's.
+    /// [landed](EagerBlocks::poll_landed) there until its release, the block is not the peer's.
     pub fn grant_eager_block(&mut self, end: u32, memory: RemoteMemory) -> Option<u16> {
         debug_assert!(self.config.wires.writes);
         let is_live = self.outgoing.stage.is_live();
