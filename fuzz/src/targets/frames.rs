@@ -227,7 +227,8 @@ impl Node {
                 return false;
             };
             self.take(&header, arrival);
-            self.arrival_offset_in = (self.arrival_offset_in + header.padded_length()) % BLOCK_ALIGNMENT;
+            self.arrival_offset_in =
+                (self.arrival_offset_in + header.padded_length()) % BLOCK_ALIGNMENT;
             bytes = behind;
         }
     }
@@ -301,9 +302,9 @@ impl Node {
         let mut sent = Vec::new();
         loop {
             let start = sent.len();
-            let body = self
-                .session
-                .poll_transmit(&mut self.ring, self.arrival_offset_out, &mut sent);
+            let body =
+                self.session
+                    .poll_transmit(&mut self.ring, self.arrival_offset_out, &mut sent);
             match body {
                 None => return sent,
                 Some(Body::Inline) => {}
