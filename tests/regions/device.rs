@@ -58,18 +58,21 @@ impl Pair {
     }
 }
 
+/// Returns the bytes of a mapped file, which is mapped from the beginning of a page.
+fn mapped_bytes() -> u64 {
+    LENGTH as u64 + BEFORE % rustix::param::page_size() as u64
+}
+
 #[test]
 fn a_mapped_file_is_registered_once_and_sent_from() {
     let mut pair = Pair::meet();
     let region = mapped("once");
     let before = pair.fake.registered_bytes();
-    // It is mapped from the beginning of a page.
-    let mapped_bytes = LENGTH + BEFORE as usize % rustix::param::page_size();
     for range in [0..LENGTH, 1..LENGTH, 70_001..140_000, 4097..LENGTH - 4097] {
         pair.carry(&region.slice(range));
         // The copy of a message would be registered as well.
         let registered = pair.fake.registered_bytes() - before;
-        assert_eq!(registered, mapped_bytes as u64);
+        assert_eq!(registered, mapped_bytes());
     }
     assert!(region.wait_free(LONG));
     drop(region);
@@ -125,6 +128,6 @@ fn a_file_that_cannot_be_registered_is_copied_and_not_tried_again() {
     for (mut pair, region) in [(pair, mapped("other")), (Pair::meet(), region)] {
         let before = pair.fake.registered_bytes();
         pair.carry(&region.slice(..));
-        assert_eq!(pair.fake.registered_bytes(), before + LENGTH as u64);
+        assert_eq!(pair.fake.registered_bytes(), before + mapped_bytes());
     }
 }
