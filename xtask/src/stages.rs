@@ -65,7 +65,7 @@ const CHECKS: &[Stage] = &[
     },
     Stage {
         name: "features",
-        about: "each feature of the facade works alone, and so do the verbs",
+        about: "each feature of the front works alone, and so do the verbs",
         budget: seconds(90),
         quick: false,
         tools: &[CLIPPY],
