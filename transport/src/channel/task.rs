@@ -151,8 +151,8 @@ impl ReceiveHandle {
                 let mut found = Ok(None);
                 let incoming = NextMessage::new(self, &mut found);
                 let event_loop = &**end.session.requests.event_loop();
-                let poll_target = may_poll.then_some((&mut brief_polls, event_loop));
-                let polled = poll_again(poll_target, waker, incoming, || ());
+                let brief = may_poll.then_some((&mut brief_polls, event_loop));
+                let polled = poll_again(brief, waker, incoming, || ());
                 self.brief_polls = brief_polls;
                 ready!(polled);
                 if let Some(found) = self.found(found) {
@@ -451,12 +451,12 @@ impl Entered<'_> {
 /// Polls `condition`, which the task has just looked at in vain. A task that may look for a moment
 /// before it leaves its waker says where its looks are recorded.
 fn poll_again<C: Condition>(
-    poll_target: Option<(&mut BriefPolls, &EventLoop)>,
+    brief: Option<(&mut BriefPolls, &EventLoop)>,
     waker: &Waker,
     mut condition: C,
     turn: impl FnOnce(),
 ) -> Poll<C::Output> {
-    if let Some((brief_polls, event_loop)) = poll_target
+    if let Some((brief_polls, event_loop)) = brief
         && event_loop.polls_briefly(event_loop.node.config.wait)
         && brief_polls.is_worth_one()
     {
@@ -482,7 +482,7 @@ impl Gathering {
         may_poll: bool,
         condition: C,
     ) -> Poll<C::Output> {
-        let poll_target = may_poll.then(|| (brief_polls, &*self.event_loops()[0]));
-        poll_again(poll_target, waker, condition, || self.poll())
+        let brief = may_poll.then(|| (brief_polls, &*self.event_loops()[0]));
+        poll_again(brief, waker, condition, || self.poll())
     }
 }

@@ -90,7 +90,7 @@ impl EventLoop {
         Seen {
             is_led,
             leads,
-            poll_target: self.presence.load(Ordering::Relaxed),
+            polls: self.presence.load(Ordering::Relaxed),
             is_crowded: self.shares_cores.load(Ordering::Relaxed),
             is_wanted: self.engine.is_spanned(),
         }
@@ -127,7 +127,7 @@ struct Seen {
     /// The number of times that a waiting thread began to lead.
     leads: u32,
     /// A count that changes while threads look.
-    poll_target: u32,
+    polls: u32,
     /// True if more threads want to run than there are cores.
     is_crowded: bool,
     /// True while a thread waits for several engines, and so leads none of them.
@@ -195,7 +195,7 @@ impl Naps {
         if seen.is_led && !is_new && self.lease >= longest {
             return Rest::UntilTheLeaderLeaves;
         }
-        if seen.is_led || is_new || seen.poll_target != last.poll_target {
+        if seen.is_led || is_new || seen.polls != last.polls {
             self.vacant = 0;
             self.lease = (self.lease * 2).min(longest);
         } else {
@@ -227,9 +227,9 @@ mod tests {
         }
     }
 
-    fn vacant(poll_target: u32) -> Seen {
+    fn vacant(polls: u32) -> Seen {
         Seen {
-            poll_target,
+            polls,
             ..Seen::default()
         }
     }
@@ -256,10 +256,10 @@ mod tests {
     fn a_thread_that_spins_keeps_the_keeper_from_the_seat() {
         let mut naps = Naps::default();
         naps.begin();
-        for poll_target in 1..100 {
+        for polls in 1..100 {
             assert_eq!(
-                lease(naps.next(vacant(poll_target))),
-                (LEASE * 2u32.pow(poll_target.min(10))).min(LONGEST_LEASE)
+                lease(naps.next(vacant(polls))),
+                (LEASE * 2u32.pow(polls.min(10))).min(LONGEST_LEASE)
             );
         }
         naps.end();

@@ -134,11 +134,11 @@ mod tests {
     #[test]
     fn another_channel_or_a_call_on_the_engine_tells_it_before_a_turn_comes() {
         let clock = StoppedClock::stop();
-        let poll_target: [fn(&EventLoop); 2] = [
+        let checks: [fn(&EventLoop); 2] = [
             |event_loop| publish(event_loop, 2),
             |event_loop| event_loop.with_engine(|_, _| ()),
         ];
-        for check in poll_target {
+        for check in checks {
             let node = node(Driver::Caller);
             let notified = warnings_of(|| {
                 publish(node.first(), 1);

@@ -230,8 +230,8 @@ impl EventLoop {
     /// Tells the keeper that a waiting thread is looking.
     fn note_presence(&self) {
         // Two threads at once may count as one. The keeper only checks that the number changes.
-        let poll_target = self.presence.load(Ordering::Relaxed).wrapping_add(1);
-        self.presence.store(poll_target, Ordering::Relaxed);
+        let polls = self.presence.load(Ordering::Relaxed).wrapping_add(1);
+        self.presence.store(polls, Ordering::Relaxed);
     }
 
     fn sleep_until<C: Condition>(

@@ -64,9 +64,9 @@ impl ReceiveHandle {
         for turn in 0..self.reply_delay {
             std::hint::black_box(turn);
         }
-        for poll_target in 0..HEADER_SPINS {
+        for spin in 0..HEADER_SPINS {
             if !ring.is_empty() {
-                self.reply_delay = match poll_target {
+                self.reply_delay = match spin {
                     0 => self.reply_delay.saturating_sub(DELAY_STEP),
                     1..REPLY_LOOKS => (self.reply_delay + 4 * DELAY_STEP).min(MAX_REPLY_DELAY),
                     _ => 0,
