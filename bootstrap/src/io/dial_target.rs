@@ -1,7 +1,7 @@
 //! An address that a dial tries, and what its attempts have found.
 #![forbid(unsafe_code)]
 
-use std::time::Duration;
+use std::{mem::discriminant, time::Duration};
 
 use ibex_base::{Address, Rounded};
 
@@ -65,8 +65,9 @@ impl DialTarget {
             }
             (Some(AttemptFailure::Handshake(_)), Some(_)) => {}
             // A finding that comes twice in a row is lasting, unless the error itself is transient.
+            // One that differs may be another's damage, or the slowness of a loaded machine.
             (Some(AttemptFailure::Handshake(first)), None)
-                if is_lasting(first) && is_lasting(&error) =>
+                if is_lasting(&error) && discriminant(first) == discriminant(&error) =>
             {
                 self.state = TargetState::Wrong;
             }
