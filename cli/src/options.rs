@@ -206,7 +206,9 @@ pub(crate) struct WatchOptions {
     1  the node ended or does not answer, the folder of sockets is another user's, or the output\n     \
        could not be written\n  \
     2  the command line is wrong\n  \
-    4  no such node: none was built with `Node::builder().inspect()`, or it has ended")]
+    4  no such node: none was built with `Node::builder().inspect()`, of ibex's feature
+     \
+       `inspect`, or it has ended")]
 pub(crate) struct TopOptions {
     /// The process of the node, or the path of its socket; without it, the only node of this user
     /// that can be inspected, or a list of them

@@ -297,29 +297,29 @@ mod tests {
         .expect("a runtime")
     }
 
-    /// Returns how many of the next steps, each of which ends parked, looked for a moment.
-    fn looks_in(runtime: &Runtime, parked: u32) -> u32 {
+    /// Returns how many of the next steps, each of which ends parked, polled for a moment.
+    fn polls_in(runtime: &Runtime, parked: u32) -> u32 {
         let (event_loop, mut steps) = (runtime.first(), Steps::default());
-        let mut poll_target = 0;
+        let mut polls = 0;
         for _ in 0..parked {
             while event_loop.step(&mut steps, Waker::noop()) != Step::Parked {
-                poll_target += u32::from(steps.is_idle);
+                polls += u32::from(steps.is_idle);
             }
         }
-        poll_target
+        polls
     }
 
     #[test]
-    fn an_idle_node_looks_seldom_and_not_at_all_if_its_calls_sleep_at_once() {
+    fn an_idle_node_polls_seldom_and_not_at_all_if_its_calls_sleep_at_once() {
         for (wait_engine, most) in [(Wait::Event, 0), (Wait::Adaptive { spin: CHECK }, 30)] {
             let runtime = Runtime::start(RuntimeConfig {
                 wait_engine,
                 ..RuntimeConfig::of_test(Driver::Tasks)
             });
-            let poll_target = looks_in(&runtime.expect("a runtime"), 1000);
+            let polls = polls_in(&runtime.expect("a runtime"), 1000);
             assert!(
-                poll_target <= most && (poll_target > 0) == (most > 0),
-                "{poll_target}"
+                polls <= most && (polls > 0) == (most > 0),
+                "{polls}"
             );
         }
     }
