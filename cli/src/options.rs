@@ -206,8 +206,7 @@ pub(crate) struct WatchOptions {
     1  the node ended or does not answer, the folder of sockets is another user's, or the output\n     \
        could not be written\n  \
     2  the command line is wrong\n  \
-    4  no such node: none was built with `Node::builder().inspect()`, of ibex's feature
-     \
+    4  no such node: none was built with `Node::builder().inspect()`, of ibex's feature\n     \
        `inspect`, or it has ended")]
 pub(crate) struct TopOptions {
     /// The process of the node, or the path of its socket; without it, the only node of this user

@@ -317,10 +317,7 @@ mod tests {
                 ..RuntimeConfig::of_test(Driver::Tasks)
             });
             let polls = polls_in(&runtime.expect("a runtime"), 1000);
-            assert!(
-                polls <= most && (polls > 0) == (most > 0),
-                "{polls}"
-            );
+            assert!(polls <= most && (polls > 0) == (most > 0), "{polls}");
         }
     }
 
