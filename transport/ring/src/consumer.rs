@@ -16,7 +16,7 @@ use thiserror::Error;
 
 use super::{
     producer::Released,
-    ring_memory::{RingBytes, RingMemory},
+    ring_memory::{Mapped, RingMemory},
 };
 
 /// Reads records from a ring, in order.
@@ -263,7 +263,7 @@ impl<M: RingMemory> Consumer<M> {
     }
 }
 
-impl<M: RingBytes> Consumer<M> {
+impl Consumer<Mapped> {
     /// The record at the front if it is an ordinary one: its payload, the payload's
     /// length and the record's size. `None` says that [`peek`](Self::peek) knows more.
     ///

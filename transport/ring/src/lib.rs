@@ -40,4 +40,4 @@ pub use doorbell::{Arm, ArmedWord, Doorbell};
 pub use producer::{Misbehaved, Producer, Released};
 pub use release::{Advance, Prefix};
 pub use return_stack::Returns;
-pub use ring_memory::{Mapped, RingBytes, RingMemory};
+pub use ring_memory::{Mapped, RingMemory};

@@ -16,7 +16,7 @@ use ibex_base::sync::Ordering;
 use ibex_protocol::format::record::{HEADER_BYTES, Layout, MAX_LENGTH, RecordHeader, RecordKind};
 use thiserror::Error;
 
-use super::ring_memory::{RingBytes, RingMemory};
+use super::ring_memory::{Mapped, RingMemory};
 
 /// Writes records into a ring. A ring has one producer; several threads share it behind a lock.
 #[derive(Debug)]
@@ -301,7 +301,7 @@ impl<M: RingMemory> Producer<M> {
     }
 }
 
-impl<M: RingBytes> Producer<M> {
+impl Producer<Mapped> {
     /// The bytes into which the next payload goes: [`room`](Self::room) of
     /// them, aligned as the layout says.
     ///
@@ -320,9 +320,9 @@ impl<M: RingBytes> Producer<M> {
         // SAFETY:
         // 1. In bounds: the offset is at most the capacity (positions are
         //    multiples of 8 and so at most capacity - 8 in the ring) and the
-        //    room less than it, which `RingBytes` says is mapped from there.
+        //    room less than it, which are mapped from there (`Mapped::new`).
         // 2. Ours alone: these bytes lie between the position and the last released record plus one
-        //    lap, where no code in this process reads and we alone write (contract of `RingBytes`);
+        //    lap, where no code in this process reads and we alone write (`Mapped::new`);
         //    `&mut self` keeps us from giving them out twice.
         // 3. Not initialised as far as the type says, so any content will do.
         unsafe { slice::from_raw_parts_mut(payload.cast(), room) }

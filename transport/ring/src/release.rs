@@ -248,7 +248,7 @@ mod models {
     use crate::cells::CellLease;
     use crate::consumer::Consumer;
     use crate::model_memory::Words;
-    use crate::parking::bell::{Bell, BellLease, Drive};
+    use crate::parking::bell::{Bell, BellLease};
     use crate::producer::{Producer, Released};
     use ibex_base::sync::{Arc, thread};
     use ibex_protocol::format::record::{Layout, RecordKind};
@@ -258,17 +258,13 @@ mod models {
     #[derive(Default)]
     struct Rings(std::sync::atomic::AtomicU32);
 
-    impl Drive for Rings {
-        fn drive(&self) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
     fn bell() -> (BellLease, std::sync::Arc<Rings>) {
         let bell = Bell::lease().unwrap();
         let rings = std::sync::Arc::new(Rings::default());
-        let weak: std::sync::Weak<Rings> = std::sync::Arc::downgrade(&rings);
-        bell.set_caller(weak);
+        let counted = rings.clone();
+        bell.set_caller(move || {
+            counted.0.fetch_add(1, Ordering::Relaxed);
+        });
         (bell, rings)
     }
 

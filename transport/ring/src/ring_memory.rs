@@ -33,19 +33,6 @@ pub trait RingMemory {
     fn store(&self, offset: usize, value: u64, order: Ordering);
 }
 
-/// A ring whose bytes have addresses.
-///
-/// # Safety
-///
-/// If `offset <= capacity`, `bytes(offset)` must be valid for reads of `capacity` bytes, and for
-/// writes if a [`Producer`](super::Producer) is made over this memory, as long as the value or a
-/// copy of it lives. While a slice that a producer gave out lives, no other code may write to its
-/// bytes, and no code in this process may read them.
-pub unsafe trait RingBytes: RingMemory {
-    /// The address of the byte at `offset`.
-    fn bytes(&self, offset: usize) -> *mut u8;
-}
-
 /// A ring in mapped memory, shared with another process or not.
 #[derive(Clone, Copy, Debug)]
 pub struct Mapped {
@@ -88,6 +75,14 @@ impl Mapped {
         }
     }
 
+    /// The address of the byte at `offset`, from where `capacity` bytes are mapped if `offset` is at
+    /// most the capacity.
+    #[inline]
+    pub(crate) fn bytes(&self, offset: usize) -> *mut u8 {
+        debug_assert!(offset <= self.capacity());
+        self.base.as_ptr().wrapping_add(offset)
+    }
+
     #[inline]
     fn word(&self, offset: usize) -> &AtomicU64 {
         debug_assert_eq!(offset, offset & self.mask, "not the offset of a word");
@@ -116,19 +111,6 @@ impl RingMemory for Mapped {
     #[inline]
     fn store(&self, offset: usize, value: u64, order: Ordering) {
         self.word(offset).store(value, order);
-    }
-}
-
-// SAFETY: the caller of `Mapped::new` promised what `RingBytes` asks for.
-// 1. There are two mappings back to back, so `capacity` bytes from any offset
-//    up to the capacity.
-// 2. For a producer they are writable and have one writer.
-// 3. No reader in this process is where the producer writes.
-unsafe impl RingBytes for Mapped {
-    #[inline]
-    fn bytes(&self, offset: usize) -> *mut u8 {
-        debug_assert!(offset <= self.capacity());
-        self.base.as_ptr().wrapping_add(offset)
     }
 }
 

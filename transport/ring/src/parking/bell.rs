@@ -11,7 +11,7 @@ use std::mem;
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{read, retry_on_intr, write};
@@ -22,7 +22,7 @@ use ibex_base::fork;
 /// a turn on the ringing thread.
 pub struct Bell {
     fd: OwnedFd,
-    caller: Mutex<Option<WeakDrive>>,
+    caller: Mutex<Option<Caller>>,
     /// The ends whose guards rang since the engine last asked.
     rung: Mutex<Vec<RungEnd>>,
     /// True if there are some.
@@ -39,15 +39,8 @@ pub struct RungEnd {
     pub end: u32,
 }
 
-/// An engine that runs on its callers' threads.
-pub trait Drive {
-    /// Runs one turn, or leaves it to the thread that runs one now. May be called
-    /// from any drop on any thread, so it must not wait.
-    fn drive(&self);
-}
-
-/// Weak: a bell outlives every engine.
-type WeakDrive = Weak<dyn Drive + Send + Sync>;
+/// Runs a turn of an engine that runs on its callers' threads.
+type Caller = Arc<dyn Fn() + Send + Sync>;
 
 impl Bell {
     /// Takes a bell from the pool, or makes one.
@@ -80,11 +73,9 @@ impl Bell {
         // RANG, pairs with `take_rung`: the engine sees the cell that the guard settled. A swap
         // and not a store, which would overwrite the release of a guard that rang before.
         self.has_rung.swap(true, Ordering::Release);
-        let caller = self.caller().as_ref().map(Weak::upgrade);
+        let caller = self.caller().clone();
         match caller {
-            Some(Some(engine)) => engine.drive(),
-            // The engine is ending and looks for news itself.
-            Some(None) => {}
+            Some(turn) => turn(),
             None => self.wake(),
         }
     }
@@ -111,10 +102,13 @@ impl Bell {
         let _ = retry_on_intr(|| write(&self.fd, &1u64.to_ne_bytes()));
     }
 
-    /// Makes each ring, until the lease ends, run a turn of `engine` instead of making the eventfd
-    /// readable.
-    pub fn set_caller(&self, engine: Weak<dyn Drive + Send + Sync>) {
-        *self.caller() = Some(engine);
+    /// Makes each ring, until the lease ends, call `turn` instead of making the eventfd readable.
+    ///
+    /// `turn` runs a turn of the engine, or leaves it to the thread that runs one now. It is called
+    /// from any drop on any thread, so it must not wait. A bell outlives every engine, so `turn`
+    /// does not keep its engine.
+    pub fn set_caller(&self, turn: impl Fn() + Send + Sync + 'static) {
+        *self.caller() = Some(Arc::new(turn));
     }
 
     /// The eventfd: readable after a ring, until [`drain`](Self::drain).
@@ -132,7 +126,7 @@ impl Bell {
 
     // No thread panics while it holds one of these locks, so poison would mean nothing.
 
-    fn caller(&self) -> MutexGuard<'_, Option<WeakDrive>> {
+    fn caller(&self) -> MutexGuard<'_, Option<Caller>> {
         self.caller.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -179,7 +173,7 @@ impl Drop for BellLease {
             return;
         }
         let caller = self.bell.caller().take();
-        // The drop happens outside of the lock, since this may be the last reference to a `Weak`.
+        // The drop happens outside of the lock, since it may free what the closure refers to.
         drop(caller);
         self.bell.drain();
         self.bell.rung().clear();
@@ -194,7 +188,6 @@ fn pool() -> MutexGuard<'static, Vec<&'static Bell>> {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -232,27 +225,26 @@ mod tests {
 
     #[test]
     fn a_caller_is_driven_where_the_bell_is_rung() {
-        struct Turns(AtomicU32);
-        impl Drive for Turns {
-            fn drive(&self) {
-                self.0.fetch_add(1, Ordering::Relaxed);
-            }
-        }
         let lease = Bell::lease().unwrap();
         let bell = lease.bell();
-        let turns = Arc::new(Turns(AtomicU32::new(0)));
-        let weak: Weak<Turns> = Arc::downgrade(&turns);
-        lease.set_caller(weak);
+        let turns = Arc::new(AtomicU32::new(0));
+        let counted = turns.clone();
+        lease.set_caller(move || {
+            counted.fetch_add(1, Ordering::Relaxed);
+        });
         bell.ring(RungEnd::default());
-        assert_eq!(turns.0.load(Ordering::Relaxed), 1);
+        assert_eq!(turns.load(Ordering::Relaxed), 1);
         assert!(!is_readable(bell));
-
-        drop(turns);
-        bell.ring(RungEnd::default());
 
         // A late ring on a bell that was given back does no more than ring it.
         drop(lease);
+        assert_eq!(
+            Arc::strong_count(&turns),
+            1,
+            "nothing calls the engine any more"
+        );
         bell.ring(RungEnd::default());
+        assert_eq!(turns.load(Ordering::Relaxed), 1);
         bell.drain();
     }
 }

@@ -18,7 +18,7 @@ mod wakers;
 
 pub mod bell;
 
-pub use bell::{Bell, BellLease, Drive, RungEnd};
+pub use bell::{Bell, BellLease, RungEnd};
 pub use claimed::Claimed;
 pub use condition::{AtSlot, Condition, block, poll, poll_again, sleep};
 pub use leadership::{Lead, Leadership};
