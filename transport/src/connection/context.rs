@@ -6,36 +6,23 @@ use ibex_ring::parking::{Bell, Wakers};
 
 use crate::{
     connection::MemoryWanted,
-    node::{NodeState, SessionShared},
+    node::{Gatherings, NodeState},
     rdma::RdmaPort,
 };
 
-/// The loop that turns an engine, as a turn sees it. Its methods are called rarely.
-pub(crate) trait Surroundings {
-    /// Returns the state that all engines of the node share.
-    fn node(&self) -> &NodeState;
-
-    /// Returns the bell that wakes the thread that sleeps on the engine's behalf.
-    fn bell(&self) -> &'static Bell;
-
-    /// Returns whether the events that a leader sleeps on may be taken. They may not while a leader
-    /// sleeps, because it would then sleep on. The caller holds the engine's lock.
-    fn may_drain(&self) -> bool;
-
-    /// Discards the bell's rings, unless they are for a sleeping leader.
-    fn drain_bell(&self);
-
-    /// Announces a new session to the waiters for sessions of any peer.
-    fn session_came(&self, session: &Arc<SessionShared>, wakers: &mut Wakers);
-
-    /// Announces to the publisher of this name that a peer has opened a receiving end which has no
-    /// counterpart here. The publisher finds the news before any later frame goes to the peer.
-    fn peer_subscribes(&self, session: &Arc<SessionShared>, name: &str, wakers: &mut Wakers);
-}
-
-/// The work that a turn collects until the engine's lock is released.
+/// What a turn needs of its engine's loop, and the work that it collects until the engine's lock is
+/// released.
 pub(crate) struct Context<'a> {
-    pub(crate) surroundings: &'a dyn Surroundings,
+    /// The state that all engines of the node share.
+    pub(crate) node: &'a NodeState,
+    /// The bell that wakes the thread that sleeps on the engine's behalf.
+    pub(crate) bell: &'static Bell,
+    /// The events that a leader sleeps on may be taken. They may not while a leader sleeps, because
+    /// it would then sleep on.
+    pub(crate) may_drain: bool,
+    /// The waiters for sessions of any peer, and the publishers that wait for subscribers.
+    pub(crate) gatherings: &'a Gatherings,
+
     pub(crate) wakers: Wakers,
     pub(crate) wanted: Vec<MemoryWanted>,
     /// RDMA ports whose devices may be gone; asking the kernel takes long.
@@ -46,19 +33,23 @@ pub(crate) struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
-    pub(crate) fn new(surroundings: &'a dyn Surroundings) -> Self {
+    /// Makes the context of a turn, under the engine's lock.
+    pub(crate) fn new(
+        node: &'a NodeState,
+        bell: &'static Bell,
+        may_drain: bool,
+        gatherings: &'a Gatherings,
+    ) -> Self {
         Self {
-            surroundings,
+            node,
+            bell,
+            may_drain,
+            gatherings,
             wakers: Wakers::new(),
             wanted: Vec::new(),
             unsure_ports: Vec::new(),
             leftovers: Vec::new(),
         }
-    }
-
-    /// Returns the state that all engines of the node share.
-    pub(crate) fn node(&self) -> &'a NodeState {
-        self.surroundings.node()
     }
 
     /// Leaves a value to be dropped behind the turn.
@@ -68,14 +59,10 @@ impl<'a> Context<'a> {
 
     /// Returns whether no work is left to do after the lock.
     pub(crate) fn is_empty(&self) -> bool {
-        let Self {
-            surroundings: _,
-            wakers,
-            wanted,
-            unsure_ports,
-            leftovers,
-        } = self;
-        wakers.is_empty() && wanted.is_empty() && unsure_ports.is_empty() && leftovers.is_empty()
+        self.wakers.is_empty()
+            && self.wanted.is_empty()
+            && self.unsure_ports.is_empty()
+            && self.leftovers.is_empty()
     }
 
     /// Returns whether no work was ever collected, as in nearly every turn.

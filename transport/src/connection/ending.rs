@@ -184,7 +184,7 @@ impl Core {
         if self.common.phase == Phase::Up {
             let peer = self.common.shared.peer_in_log();
             warn_of!(
-                context.node().warnings,
+                context.node.warnings,
                 Warning::SessionEnded(mem::discriminant(&cause)),
                 format_args!("{peer}: {cause}"),
                 %peer, why = %cause, "session ended"

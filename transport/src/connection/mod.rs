@@ -52,7 +52,7 @@ use ibex_protocol::{
 use ibex_ring::{Released, memory::RingLease};
 
 pub(crate) use self::core::Core;
-pub(crate) use context::{Context, Surroundings};
+pub(crate) use context::Context;
 pub use dialer::{Attempt, Redial, RedialError, Redialed};
 pub(crate) use memory_request::{MemoryPurpose, MemoryWanted};
 pub use new_wire::NewWire;

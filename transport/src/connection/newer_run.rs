@@ -58,7 +58,7 @@ impl Core {
         if newer.is_beside_another(heard) {
             let (peer, other) = (shared.peer_in_log(), &newer.peer);
             warn_of!(
-                context.node().warnings,
+                context.node.warnings,
                 Warning::OneIdentity,
                 format_args!("{peer} and {other}"),
                 %peer, %other,

@@ -93,7 +93,7 @@ impl Core {
         let process = PeerProcess::find(reconnect.terms.process);
         let has_ended = matches!(process, PeerProcess::Ended);
         let runs_anew = reconnect.newer_run.is_some();
-        let timeout = context.node().session_timeout();
+        let timeout = context.node.session_timeout();
         let mut outage = Outage::new(now, cause, process, progress);
         let past = reconnect.past.take();
         if past.is_some_and(|past| outage.continue_from(&past, timeout)) {
@@ -185,7 +185,7 @@ impl Core {
         };
         let before = outage.cause.why();
         let failure = outage.last_failure();
-        let limit = context.node().peer_gone_after();
+        let limit = context.node.peer_gone_after();
         let why = format!(
             "{before}, and its host has refused connections for {refused:.1?}, longer than \
              peer_gone_after ({limit:?}): no process listens there{failure}"
@@ -245,7 +245,7 @@ impl Core {
 
     /// Ends the session, because the peer did not come back in time.
     pub(super) fn give_up(&mut self, context: &mut Context<'_>) {
-        let timeout = context.node().session_timeout();
+        let timeout = context.node.session_timeout();
         let Some(outage) = self.outage() else {
             return;
         };

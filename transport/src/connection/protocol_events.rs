@@ -27,7 +27,7 @@ use crate::{
 impl Common {
     /// Reports that the session is up.
     pub(crate) fn tell_of_connection(&mut self, context: &mut Context<'_>) {
-        if context.node().is_draining() {
+        if context.node.is_draining() {
             self.session.outgoing.say_draining(false);
         }
         let peer = self.shared.peer();
@@ -43,9 +43,9 @@ impl Common {
         }
         if let What::Gone { cause } = &what {
             self.shared.ending.came(cause, &mut context.wakers);
-            context.node().draining.take_waiters(&mut context.wakers);
+            context.node.draining.take_waiters(&mut context.wakers);
         }
-        let events = &context.node().events;
+        let events = &context.node.events;
         events.tell(self.shared.peer(), what, &mut context.wakers);
     }
 }
@@ -64,11 +64,11 @@ impl Core {
             match event {
                 SessionEvent::PeerOpened { name, role } => {
                     let bytes = self.common.session.ends.unpaired_bytes();
-                    if let Err(why) = self.unopened.charge(bytes, context.node()) {
+                    if let Err(why) = self.unopened.charge(bytes, context.node) {
                         self.fail(&why.to_string(), context);
                     } else if role == Role::Receiver {
-                        let (session, surroundings) = (&self.common.shared, context.surroundings);
-                        surroundings.peer_subscribes(session, &name, &mut context.wakers);
+                        let (session, gatherings) = (&self.common.shared, context.gatherings);
+                        gatherings.peer_subscribes(session, &name, &mut context.wakers);
                     }
                 }
                 SessionEvent::Opened {

@@ -59,7 +59,7 @@ impl Receivers {
     /// many of the session's messages have memory but have not begun. Regions that need no registration
     /// and kept memory are used at once; other memory is requested outside the turn.
     pub(super) fn want_large(&mut self, end: u32, common: &mut Common, context: &mut Context<'_>) {
-        let has_room = context.node().memory.has_room();
+        let has_room = context.node.memory.has_room();
         if has_room
             && self
                 .ends
@@ -196,7 +196,7 @@ impl Receivers {
         common: &mut Common,
         context: &mut Context<'_>,
     ) {
-        let budget = context.node().memory;
+        let budget = context.node.memory;
         let Some(large) = self.large_in(end, sequence) else {
             return;
         };
@@ -245,7 +245,7 @@ impl Receivers {
         let is_charged = large.lacks == Lack::Memory
             || memory
                 .claim_mut()
-                .is_some_and(|claim| context.node().charge(claim, to - from));
+                .is_some_and(|claim| context.node.charge(claim, to - from));
         if !is_charged {
             large.lacks = Lack::Room;
             let again = clock::now() + CHECK_FOR_ROOM;

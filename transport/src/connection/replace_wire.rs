@@ -67,7 +67,7 @@ impl Connection {
                 Duration::ZERO
             }
         };
-        if looked_for >= context.node().notice_timeout() {
+        if looked_for >= context.node.notice_timeout() {
             let why = format!("its host has not answered for {silent_for:?}");
             self.wire_broke(EndCause::lost(why), tools, context);
         }
@@ -130,7 +130,7 @@ impl Connection {
     /// Begins to tell the peer why this program has ended the session, if no time was left to send
     /// everything before that. Returns whether the wire stays for that.
     pub(super) fn begin_parting(&mut self, tools: &mut Tools, context: &Context<'_>) -> bool {
-        let place = &context.node().partings;
+        let place = &context.node.partings;
         // Besides these, the node itself holds one.
         let has_place = Arc::strong_count(place) <= MOST_PARTINGS;
         if !self.core.is_cut_short || self.core.broken.is_some() || !has_place {
@@ -155,7 +155,7 @@ impl Connection {
             RedialError::Refused(why) => {
                 let refused = self.attempt_failed(epoch, why, true);
                 if let Some(refused) = refused
-                    && refused >= context.node().peer_gone_after()
+                    && refused >= context.node.peer_gone_after()
                 {
                     self.core.is_refused_for(refused, context);
                 }

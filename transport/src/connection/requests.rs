@@ -68,8 +68,8 @@ impl Core {
         context: &mut Context<'_>,
     ) -> Result<Arc<ReceiveEnd>, CannotOpen> {
         let block = self.prepare_open(context)?;
-        let cells = CellBlock::lease(spec.window.messages as usize, context.surroundings.bell())
-            .map_err(refused)?;
+        let cells =
+            CellBlock::lease(spec.window.messages as usize, context.bell).map_err(refused)?;
         let name = Arc::<str>::from(name);
         let spec = self.common.session.ends.share_spec(spec);
         let id = self
@@ -102,7 +102,7 @@ impl Core {
         if self.common.phase != Phase::Up {
             return Err(CannotOpen::SessionOver);
         }
-        let segments = &context.node().control_segments;
+        let segments = &context.node.control_segments;
         let shared_memory = self.shared_memory.as_mut();
         shared_memory
             .map(|one| one.lease_block(segments))

@@ -154,7 +154,7 @@ impl Connections {
     /// Sums the cells of the ends whose guards rang, because a guard settled while a sender waits.
     #[inline]
     pub(crate) fn answer_guards(&mut self, context: &mut Context<'_>) {
-        if context.surroundings.bell().take_rung(&mut self.rung) {
+        if context.bell.take_rung(&mut self.rung) {
             self.answer_rung(context);
         }
     }

@@ -138,8 +138,8 @@ impl Connections {
     fn rest_pools(&mut self, context: &mut Context<'_>) -> bool {
         // The rings that this turn takes go back to the pools after it.
         let will_keep = !context.leftovers.is_empty();
-        let rings = &context.node().ring_arena;
-        let large = [&context.node().large_pool, &context.node().granted_pool];
+        let rings = &context.node.ring_arena;
+        let large = [&context.node.large_pool, &context.node.granted_pool];
         let surplus = (rings.take_surplus(), large.map(LargePool::take_surplus));
         if !surplus.0.is_empty() || surplus.1.iter().any(|buffers| !buffers.is_empty()) {
             context.leftovers.push(Box::new(surplus));

@@ -156,7 +156,7 @@ impl Engine {
         };
         let peer = admission.peer.clone();
         match self.admit(exchange.of_sessions(), admission, accepted_on, context) {
-            Ok(session) => context.node().push_accepted(session, &mut context.wakers),
+            Ok(session) => context.node.push_accepted(session, &mut context.wakers),
             Err(error) => {
                 let peer = PeerInLog {
                     peer: &peer,

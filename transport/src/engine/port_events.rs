@@ -26,7 +26,7 @@ impl PortPoller {
         connections: &mut Connections,
         context: &mut Context<'_>,
     ) {
-        if !context.surroundings.may_drain() {
+        if !context.may_drain {
             return;
         }
         self.is_armed = false;

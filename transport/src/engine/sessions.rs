@@ -85,8 +85,8 @@ impl Engine {
         self.on_connection(id, context, |connection, context| {
             connection.core.common.tell_of_connection(context);
         });
-        let surroundings = context.surroundings;
-        surroundings.session_came(&shared, &mut context.wakers);
+        let gatherings = context.gatherings;
+        gatherings.session_came(&shared, &mut context.wakers);
         Ok(shared)
     }
 

@@ -152,7 +152,9 @@ impl Engine {
     fn handle_readiness(&mut self, readiness: Readiness, context: &mut Context<'_>) {
         match readiness.token {
             TOKEN_BELL => {
-                context.surroundings.drain_bell();
+                if context.may_drain {
+                    context.bell.drain();
+                }
                 self.connections.answer_guards(context);
             }
             TOKEN_ALARM => {

@@ -174,7 +174,7 @@ impl SessionShared {
             connection.core.begin_close(Some(reason), deadline, context);
         });
         // The thread that sleeps in the epoll set must take up the new deadline.
-        self.requests.event_loop().bell().wake();
+        self.requests.event_loop().bell.wake();
     }
 }
 

@@ -29,17 +29,17 @@ use ibex_base::{
     threads,
     turn::RunningTurn,
 };
-use ibex_ring::parking::{Bell, BellLease, Drive, Leadership, Wakers};
+use ibex_ring::parking::{BellLease, Leadership};
 
 use super::{
-    Driver, Driving, NodeState, Runtime, gathering::Gatherings, inbox::EngineInbox, keeper,
-    own_thread::OwnThread, task::Flushing, yielding::Yielding,
+    Driver, Driving, NodeState, Runtime, inbox::EngineInbox, keeper, own_thread::OwnThread,
+    task::Flushing, yielding::Yielding,
 };
 use crate::{
     clock,
-    connection::{Connection, Context, Surroundings},
+    connection::{Connection, Context},
     engine::{self, Engine, Mail, ReadyWires},
-    node::{Mark, SessionShared},
+    node::{Gatherings, Mark},
     session::EngineId,
     wire::Reports,
 };
@@ -54,6 +54,7 @@ pub struct EventLoop {
     runtime: Weak<Runtime>,
     pub(crate) node: Arc<NodeState>,
     pub(crate) engine: Leadership<Engine>,
+    /// A ring wakes the thread or task that sleeps for the engine.
     pub(crate) bell: BellLease,
     pub(crate) epoll: Arc<OwnedFd>,
     /// A count that changes while waiting threads look.
@@ -115,9 +116,13 @@ impl EventLoop {
     pub(super) fn start(self: &Arc<Self>) -> io::Result<()> {
         let driving = self.node.driving;
         if driving != Driving::Thread {
-            let caller: Weak<dyn Drive + Send + Sync> =
-                Arc::downgrade(&(self.clone() as Arc<dyn Drive + Send + Sync>));
-            self.bell.set_caller(caller);
+            let weak = Arc::downgrade(self);
+            // An engine that is ending looks for news itself.
+            self.bell.set_caller(move || {
+                if let Some(event_loop) = weak.upgrade() {
+                    event_loop.drive();
+                }
+            });
         }
         if driving.has_thread() {
             let weak = Arc::downgrade(self);
@@ -157,11 +162,6 @@ impl EventLoop {
     /// Returns the runtime that the event loop belongs to, unless the runtime is gone.
     pub(crate) fn runtime(&self) -> Option<Arc<Runtime>> {
         self.runtime.upgrade()
-    }
-
-    /// Returns the engine's bell. A ring wakes the thread or task that sleeps for the engine.
-    pub(crate) fn bell(&self) -> &'static Bell {
-        self.bell.bell()
     }
 
     /// Returns the epoll set, which is readable when a turn has something to do.
@@ -303,7 +303,7 @@ impl EventLoop {
         let any = engine.ports.has_completions();
         if any {
             let turn = begin_turn();
-            let mut context = Context::new(self);
+            let mut context = self.context();
             engine.take_completions(&mut context);
             drop(engine);
             drop(turn);
@@ -327,7 +327,7 @@ impl EventLoop {
     pub(crate) fn turn(&self, mut engine: MutexGuard<'_, Engine>, ready: &ReadyWires) -> bool {
         #[cfg(record_writes)]
         let _turning = ibex_base::sync::recorded::turning(self);
-        let mut context = Context::new(self);
+        let mut context = self.context();
         let progress = self.turn_engine(&mut engine, ready, &mut context);
         self.end_turn(engine, context);
         progress
@@ -374,7 +374,7 @@ impl EventLoop {
             self.inbox.warn_of_unpolled();
         }
         let turn = begin_turn();
-        let mut context = Context::new(self);
+        let mut context = self.context();
         let result = act(&mut engine, &mut context);
         let is_overslept = self.engine.has_sleeper() && engine.is_overslept();
         if self.is_watched() {
@@ -399,6 +399,28 @@ impl EventLoop {
             return None;
         }
         self.with_engine(|engine, context| engine.on_connection(session, context, act))
+    }
+
+    /// Runs a turn for a ring of the bell, or leaves it to the thread that runs one now.
+    fn drive(&self) {
+        let turn = |engine: MutexGuard<'_, Engine>| {
+            let moved = self.turn(engine, &ReadyWires::NOTHING);
+            if self.engine.has_sleeper() {
+                self.settle();
+            }
+            if moved {
+                // The epoll set no longer shows the events that the turn has taken in.
+                self.tell_watcher();
+            }
+        };
+        self.engine
+            .drive(turn, self.is_watched(), || self.ring_sleeper());
+    }
+
+    /// Makes the context of a turn. The caller holds the engine's lock.
+    pub(super) fn context(&self) -> Context<'_> {
+        let may_drain = self.engine.may_drain();
+        Context::new(&self.node, self.bell.bell(), may_drain, &self.gatherings)
     }
 
     // ---- Marks and bells -------------------------------------------------------------
@@ -441,51 +463,6 @@ impl EventLoop {
 
     pub(crate) fn rouse_leader(&self) {
         self.engine.rouse(|| self.ring_sleeper());
-    }
-}
-
-impl Surroundings for EventLoop {
-    fn node(&self) -> &NodeState {
-        &self.node
-    }
-
-    fn bell(&self) -> &'static Bell {
-        self.bell.bell()
-    }
-
-    fn may_drain(&self) -> bool {
-        self.engine.may_drain()
-    }
-
-    fn drain_bell(&self) {
-        if self.may_drain() {
-            self.bell.drain();
-        }
-    }
-
-    fn session_came(&self, session: &Arc<SessionShared>, wakers: &mut Wakers) {
-        self.gatherings.session_came(session, wakers);
-    }
-
-    fn peer_subscribes(&self, session: &Arc<SessionShared>, name: &str, wakers: &mut Wakers) {
-        self.gatherings.peer_subscribes(session, name, wakers);
-    }
-}
-
-impl Drive for EventLoop {
-    fn drive(&self) {
-        let turn = |engine: MutexGuard<'_, Engine>| {
-            let moved = self.turn(engine, &ReadyWires::NOTHING);
-            if self.engine.has_sleeper() {
-                self.settle();
-            }
-            if moved {
-                // The epoll set no longer shows the events that the turn has taken in.
-                self.tell_watcher();
-            }
-        };
-        self.engine
-            .drive(turn, self.is_watched(), || self.ring_sleeper());
     }
 }
 

@@ -32,7 +32,7 @@ mod yielding;
 
 pub use brief_polls::BriefPolls;
 pub use event_loop::EventLoop;
-pub use gathering::{Gathering, Notified};
+pub use gathering::Gathering;
 pub use runtime::{EngineCounts, Runtime};
 pub use task::{Step, Steps};
 pub(crate) use waiting::wait_for_any;

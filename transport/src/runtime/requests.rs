@@ -146,7 +146,7 @@ impl EngineRequests {
     fn watch_connection(&self, set: impl FnOnce(&mut Connection) -> bool) {
         if self.on_connection(|connection, _| set(connection)) == Some(true) {
             // The thread that sleeps in the epoll set must take up the new deadline.
-            self.event_loop().bell().wake();
+            self.event_loop().bell.wake();
         }
     }
 

@@ -13,11 +13,11 @@ use std::{
 use ibex_base::{fork, sync::LentLimit};
 use ibex_ring::parking::{self, AtSlot, Bell, BellLease, Condition, ReadySet, Ticket, TimedOut};
 
-use super::{EventLoop, NodeState, PollTarget, gathering::Notified, waiting};
+use super::{EventLoop, NodeState, PollTarget, waiting};
 use crate::{
     connection::{ConnectionStats, Reconnect, SessionTotals},
     engine::{Admission, ControlSource, Engine, Exchange, Mail, lendable_credit},
-    node::{RuntimeConfig, SessionShared, Sessions, Warnings},
+    node::{Notified, RuntimeConfig, SessionShared, Sessions, Warnings},
     rdma::RdmaPort,
     session::EngineId,
 };

@@ -17,7 +17,6 @@ use ibex_ring::parking::{self, Condition, Parker, TimedOut, Wakers};
 
 use super::{Driving, EventLoop, PollTarget, yielding::KEPT};
 use crate::{
-    connection::Context,
     endpoint::stall::NOTICE,
     engine::{self, Engine, ReadyWires},
     node::Wait,
@@ -338,7 +337,7 @@ impl EventLoop {
         &'a self,
         mut engine: MutexGuard<'a, Engine>,
     ) -> Option<MutexGuard<'a, Engine>> {
-        let mut context = Context::new(self);
+        let mut context = self.context();
         let progress = self.turn_engine(&mut engine, &ReadyWires::NOTHING, &mut context);
         if progress || !context.is_empty() {
             self.end_turn(engine, context);

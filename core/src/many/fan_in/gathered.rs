@@ -12,8 +12,8 @@ use ibex_base::fork;
 use ibex_ring::parking::{Condition, Ticket, TimedOut};
 use ibex_transport::{
     channel::{AwaitedEnd, ChannelError, FOUND_PER_TURN},
-    node::SessionShared,
-    runtime::{BriefPolls, EventLoop, Gathering, Notified, PollTarget},
+    node::{Notified, SessionShared},
+    runtime::{BriefPolls, EventLoop, Gathering, PollTarget},
 };
 
 use super::{FanInEvent, Opener, member::FanInMember};

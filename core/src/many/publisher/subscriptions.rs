@@ -11,8 +11,8 @@ use ibex_protocol::format::message_version::MessageVersion;
 use ibex_ring::parking::Ticket;
 use ibex_transport::{
     channel::{SendGroup, SendHandle},
-    node::SessionShared,
-    runtime::{Gathering, Notified},
+    node::{Notified, SessionShared},
+    runtime::Gathering,
 };
 
 use crate::{CloseReason, OpenErrorKind, PeerAt, peer::template::ChannelTemplate};

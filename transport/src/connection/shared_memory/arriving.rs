@@ -51,7 +51,7 @@ impl SharedMemory {
                     if !mem::replace(&mut self.lacks_descriptor, true) {
                         let peer = common.shared.peer_in_log();
                         warn_of!(
-                            context.node().warnings,
+                            context.node.warnings,
                             Warning::NoDescriptor,
                             peer,
                             %peer,
