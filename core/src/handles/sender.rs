@@ -12,7 +12,7 @@ use ibex_codec::{Codec, EncodeError, SlotWriter};
 use ibex_codec::{SerdeBorrowed, WithLifetime};
 use ibex_ring::parking::Patience;
 use ibex_transport::{
-    channel::{Abort, SendHandle},
+    channel::{Abort, GroupMessage, SendHandle},
     session::Counts,
 };
 
@@ -219,6 +219,16 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
                 Err(EncodeError::Overflow(_)) => Err(Abort::Overflow),
                 Err(EncodeError::Failed(error)) => Err(Abort::Failed(error)),
             }
+        }
+    }
+
+    /// Makes a message of a group.
+    #[inline]
+    pub(crate) fn group_message(value: &T) -> GroupMessage<'_, T> {
+        GroupMessage {
+            value,
+            size: C::size,
+            encode: |value, slot| Self::encoder(value)(slot),
         }
     }
 

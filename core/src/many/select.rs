@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ibex_codec::Codec;
 use ibex_ring::parking::Patience;
-use ibex_transport::channel::{Awaited, AwaitedEnds, Several};
+use ibex_transport::channel::{Awaited, Several};
 
 use crate::{FanIn, Selectable, VersionedReceiver, handles::selectable::AwaitedSource};
 
@@ -128,18 +128,9 @@ impl Select {
 
     #[track_caller]
     fn wait(&mut self, ends: &mut [&mut dyn Selectable], patience: Patience) -> Option<usize> {
-        self.several.ready(&mut Of(ends), patience).ok()
-    }
-}
-
-struct Of<'a, 'r>(&'a mut [&'r mut dyn Selectable]);
-
-impl AwaitedEnds for Of<'_, '_> {
-    fn count(&self) -> usize {
-        self.0.len()
-    }
-
-    fn end(&mut self, number: usize) -> Awaited<'_> {
-        self.0[number].awaited()
+        let awaited = self
+            .several
+            .ready(ends, |end| end.awaited(), patience);
+        awaited.ok()
     }
 }

@@ -2,8 +2,6 @@
 //! this node's own.
 
 use std::{
-    any::Any,
-    fmt,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -17,7 +15,7 @@ use ibex_bootstrap::{
     ResumeError, ResumeRequest, ResumeTicket, ResumedConnection, VerbsPair,
 };
 use ibex_transport::{
-    connection::{Attempt, NewWire, ReconnectTerms, Redial},
+    connection::{NewWire, ReconnectTerms, Redial},
     engine::Incoming,
     rdma::PreparedPair,
     session::{FailoverPolicy, HeldPlace},
@@ -68,9 +66,9 @@ impl Resuming {
         let (ways, session) = self.ways(established);
         let id = established.session_id;
         let redial = established.is_dialer.then(|| {
-            Arc::new(Redialer {
-                address: established.address,
-                ticket: ResumeTicket {
+            self.redial(
+                established.address,
+                ResumeTicket {
                     session_id: id,
                     secret: session.secret.clone(),
                     peer: peer.identity,
@@ -79,10 +77,7 @@ impl Resuming {
                     epoch: 0,
                     fabric: established.fabric,
                 },
-                local: self.local.clone(),
-                desk: self.desk.clone(),
-                has_warned: Arc::default(),
-            }) as Arc<dyn Redial>
+            )
         });
         let terms = ReconnectTerms {
             session: id,
@@ -94,6 +89,32 @@ impl Resuming {
         let is_found = !established.is_dialer;
         let registered = is_found.then(|| self.local.resumable.enter(id, session));
         (terms, registered)
+    }
+
+    /// Makes the means of dialing the peer of a session again.
+    fn redial(&self, address: Address, ticket: ResumeTicket) -> Redial {
+        let (local, desk) = (self.local.clone(), self.desk.clone());
+        // Set once a refusal was logged that another attempt is not likely to change.
+        let has_warned = Arc::<AtomicBool>::default();
+        Redial::new(move |session, attempt| {
+            let request = ResumeRequest {
+                address,
+                local: local.clone(),
+                ticket: ResumeTicket {
+                    epoch: attempt.epoch,
+                    fabric: fabric_of(attempt.fabric),
+                    ..ticket.clone()
+                },
+                timeout: ATTEMPT,
+            };
+            let owner = Owner::Session {
+                session,
+                epoch: attempt.epoch,
+                has_warned: has_warned.clone(),
+            };
+            // A node whose dialer has ended has ended its sessions too.
+            Box::new(desk.resume(owner, request).ok())
+        })
     }
 
     /// Returns the sessions that have lost their places to others since the last call.
@@ -146,16 +167,6 @@ impl Resuming {
     }
 }
 
-/// Dials the peer of a session again.
-struct Redialer {
-    address: Address,
-    ticket: ResumeTicket,
-    local: Local,
-    desk: Desk,
-    /// Set once a refusal was logged that another attempt is not likely to change.
-    has_warned: Arc<AtomicBool>,
-}
-
 /// Warns, once for a session, of a refusal that another attempt is not likely to change.
 pub(crate) fn warn_of(error: &ResumeError, has_warned: &AtomicBool) {
     let ResumeError::Handshake { address, source } = error else {
@@ -174,36 +185,6 @@ pub(crate) fn warn_of(error: &ResumeError, has_warned: &AtomicBool) {
             peer = %address, reason = %source,
             "a session cannot be resumed, and it ends after `session_timeout` if that does not change"
         );
-    }
-}
-
-impl Redial for Redialer {
-    fn redial(&self, session: u64, attempt: Attempt) -> Box<dyn Any + Send> {
-        let request = ResumeRequest {
-            address: self.address,
-            local: self.local.clone(),
-            ticket: ResumeTicket {
-                epoch: attempt.epoch,
-                fabric: fabric_of(attempt.fabric),
-                ..self.ticket.clone()
-            },
-            timeout: ATTEMPT,
-        };
-        let owner = Owner::Session {
-            session,
-            epoch: attempt.epoch,
-            has_warned: self.has_warned.clone(),
-        };
-        // A node whose dialer has ended has ended its sessions too.
-        Box::new(self.desk.resume(owner, request).ok())
-    }
-}
-
-impl fmt::Debug for Redialer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Redialer")
-            .field("address", &self.address)
-            .finish_non_exhaustive()
     }
 }
 

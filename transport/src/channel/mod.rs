@@ -24,4 +24,4 @@ pub use message::RawMessage;
 pub use receive_handle::ReceiveHandle;
 pub use reservation::RawReservation;
 pub use send_handle::{Abort, SendHandle, SliceMessage};
-pub use several::{Awaited, AwaitedEnd, AwaitedEnds, FOUND_PER_TURN, Several};
+pub use several::{Awaited, AwaitedEnd, FOUND_PER_TURN, Several};

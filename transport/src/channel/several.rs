@@ -20,14 +20,6 @@ use crate::{
 /// an end that always has an event does not keep other ends from getting theirs.
 pub const FOUND_PER_TURN: u32 = 64;
 
-/// Several ends, by number.
-pub trait AwaitedEnds {
-    /// Returns the number of ends.
-    fn count(&self) -> usize;
-    /// Returns an end and the event to wait for there. Each call returns the same for a number.
-    fn end(&mut self, number: usize) -> Awaited<'_>;
-}
-
 /// The event to wait for at an end.
 #[derive(Debug)]
 pub enum Awaited<'a> {
@@ -168,22 +160,24 @@ impl Several {
     }
 
     /// Returns the number of an end that has an event. If several have one, the next in the round
-    /// counts.
+    /// counts. `awaited` returns the event to wait for at an end, each time the same.
     ///
     /// # Panics
     /// If there are no ends, or if ends of several nodes are given where callers turn the engine.
     #[track_caller]
-    pub fn ready(
+    pub fn ready<E>(
         &mut self,
-        ends: &mut dyn AwaitedEnds,
+        ends: &mut [E],
+        awaited: fn(&mut E) -> Awaited<'_>,
         patience: Patience,
     ) -> Result<usize, TimedOut> {
-        let count = ends.count();
+        let count = ends.len();
         assert!(count > 0, "there is nothing to wait for");
         self.waits.resize_with(count, Registration::default);
         let mut ready = AnyReady {
             several: self,
             ends,
+            awaited,
         };
         if let Some(found) = ready.check() {
             let found_so_far = ready.several.found.wrapping_add(1);
@@ -221,15 +215,16 @@ impl Several {
 }
 
 /// The condition "one of the ends has an event".
-struct AnyReady<'a> {
+struct AnyReady<'a, E> {
     several: &'a mut Several,
-    ends: &'a mut dyn AwaitedEnds,
+    ends: &'a mut [E],
+    awaited: fn(&mut E) -> Awaited<'_>,
 }
 
-impl AnyReady<'_> {
+impl<E> AnyReady<'_, E> {
     /// Calls `act` with the condition of one end.
     fn at<R>(&mut self, number: usize, act: impl FnOnce(&mut dyn AwaitedEnd) -> R) -> R {
-        match self.ends.end(number) {
+        match (self.awaited)(&mut self.ends[number]) {
             Awaited::Event(end) => act(end),
             Awaited::Acknowledgement(handle, sequence) => act(&mut Acknowledged {
                 end: handle.end(),
@@ -240,17 +235,17 @@ impl AnyReady<'_> {
     }
 
     fn for_each(&mut self, mut act: impl FnMut(&mut dyn AwaitedEnd)) {
-        for number in 0..self.ends.count() {
+        for number in 0..self.ends.len() {
             self.at(number, &mut act);
         }
     }
 }
 
-impl Condition for AnyReady<'_> {
+impl<E> Condition for AnyReady<'_, E> {
     type Output = usize;
 
     fn check(&mut self) -> Option<usize> {
-        let (first, count) = (self.several.next, self.ends.count());
+        let (first, count) = (self.several.next, self.ends.len());
         let found = (0..count)
             .map(|step| (first + step) % count)
             .find(|&number| self.at(number, |end| end.check().is_some()))?;

@@ -1,18 +1,35 @@
-//! Dialing the peer of a session again, which another crate implements.
+//! Dialing the peer of a session again, which another crate does.
 
-use std::{any::Any, fmt};
+use std::{any::Any, fmt, sync::Arc};
 
 use super::new_wire::NewWire;
 use crate::session::Fabric;
 
-/// Dials the peer of a session again.
-pub trait Redial: Send + Sync + fmt::Debug {
-    /// Begins one attempt to agree with the peer of `session`, a session of this node, on new wires.
-    /// Does not wait, and may be called in a turn.
+/// The means of dialing the peer of a session again.
+#[derive(Clone)]
+pub struct Redial(Arc<dyn Fn(u64, Attempt) -> Box<dyn Any + Send> + Send + Sync>);
+
+impl Redial {
+    /// Makes the means from a function that begins one attempt to agree with the peer of this
+    /// session of this node on new wires. It does not wait, and may be called in a turn.
     ///
     /// The outcome comes to the engine as [`Incoming::Redialed`](crate::engine::Incoming). Dropping
     /// the returned value cancels the attempt.
-    fn redial(&self, session: u64, attempt: Attempt) -> Box<dyn Any + Send>;
+    pub fn new(
+        begin: impl Fn(u64, Attempt) -> Box<dyn Any + Send> + Send + Sync + 'static,
+    ) -> Self {
+        Self(Arc::new(begin))
+    }
+
+    pub(super) fn begin(&self, session: u64, attempt: Attempt) -> Box<dyn Any + Send> {
+        (self.0)(session, attempt)
+    }
+}
+
+impl fmt::Debug for Redial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Redial")
+    }
 }
 
 /// The wire that a redial asks for.

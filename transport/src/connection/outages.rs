@@ -285,7 +285,7 @@ impl Reconnect {
     /// Begins a dial of the peer.
     pub(super) fn redial(&mut self, session: u64) {
         if let Some(outage) = &self.outage
-            && let Some(redial) = self.terms.redial.clone()
+            && let Some(redial) = &self.terms.redial
         {
             self.dialed = self.dialed.max(self.epoch) + 1;
             let broken_for = clock::now().duration_since(outage.stuck_since);
@@ -293,7 +293,7 @@ impl Reconnect {
                 epoch: self.dialed,
                 fabric: self.terms.ways.wanted(broken_for, self.fabric),
             };
-            self.dialing = Some(redial.redial(session, attempt));
+            self.dialing = Some(redial.begin(session, attempt));
         }
     }
 

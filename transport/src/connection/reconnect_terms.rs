@@ -1,6 +1,6 @@
 //! The terms on which a session continues over another wire.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use super::dialer::Redial;
 use crate::session::FailoverPolicy;
@@ -11,7 +11,7 @@ pub struct ReconnectTerms {
     /// The session's name, which both ends know.
     pub session: [u8; 16],
     /// The means of dialing the peer, at the end that dialed.
-    pub redial: Option<Arc<dyn Redial>>,
+    pub redial: Option<Redial>,
     /// The fabrics that a redial asks for.
     pub ways: FailoverPolicy,
     /// The peer's process, if it runs on this host.

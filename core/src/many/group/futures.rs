@@ -9,8 +9,8 @@ use std::{
 use ibex_codec::Codec;
 use ibex_transport::node::Stopwatch;
 
-use super::{Group, encoding::GroupValue};
-use crate::{SendError, WaitError, handles::message::DefaultCodec};
+use super::Group;
+use crate::{SendError, Sender, WaitError, handles::message::DefaultCodec};
 
 /// A message that is being sent to a group; see [`Group::send_async`].
 pub(crate) struct GroupSendAsync<'a, T: ?Sized, C = DefaultCodec> {
@@ -92,8 +92,8 @@ impl<T: ?Sized, C: Codec<T>> Future for GroupSendAsync<'_, T, C> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { group, value } = self.get_mut();
-        let mut message = GroupValue::<T, C>::new(value);
-        let sent = group.group.poll_send(context.waker(), &mut message);
+        let message = Sender::<T, C>::group_message(value);
+        let sent = group.group.poll_send(context.waker(), message);
         sent.map_err(|failure| SendError::of_group(group.template.name(), failure))
     }
 }

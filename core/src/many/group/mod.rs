@@ -10,7 +10,6 @@ use ibex_transport::{
     node::{Measured, Stopwatch},
 };
 
-pub(crate) use self::encoding::GroupValue;
 pub use self::member::{GroupMember, MemberId, MemberLost};
 use crate::{
     ChannelBuilder, CloseReason, Node, OpenError, Peer, PeerAt, WaitError,
@@ -22,7 +21,6 @@ use crate::{
 };
 pub use ibex_transport::channel::WhenFull;
 
-mod encoding;
 mod futures;
 mod member;
 mod sending;

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use ibex_codec::Codec;
 use ibex_ring::parking::Patience;
 
-use super::{Group, MemberId, encoding::GroupValue};
+use super::{Group, MemberId};
 use crate::{PeerAt, SendError, Sender};
 
 impl<T: ?Sized, C: Codec<T>> Group<T, C> {
@@ -104,7 +104,7 @@ impl<T: ?Sized, C: Codec<T>> Group<T, C> {
     #[inline]
     fn send_with(&mut self, value: &T, patience: Patience) -> Result<u64, SendError> {
         self.group
-            .send(&mut GroupValue::<T, C>::new(value), patience)
+            .send(Sender::<T, C>::group_message(value), patience)
             .map_err(|failure| SendError::of_group(self.template.name(), failure))
     }
 }

@@ -10,7 +10,7 @@ use ibex_base::fork;
 use ibex_codec::Codec;
 
 use super::{Publisher, Topic, sent_after_fork, subscriptions::Subscriptions};
-use crate::{SendError, many::group::GroupValue};
+use crate::{SendError, Sender};
 
 /// A wait for a publisher's subscribers. Dropping it takes back what it left with them.
 struct TopicWait<'a, R, F> {
@@ -35,7 +35,7 @@ impl<T: ?Sized, C: Codec<T>> Publisher<T, C> {
         TopicWait {
             topic: &self.topic,
             poll: move |subscriptions: &mut Subscriptions, waker: &Waker| {
-                let message = &mut GroupValue::<T, C>::new(value);
+                let message = Sender::<T, C>::group_message(value);
                 let sent = subscriptions.group.poll_send(waker, message);
                 sent.map_err(|failure| {
                     SendError::of_publisher(subscriptions.template.name(), failure)

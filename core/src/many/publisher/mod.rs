@@ -20,10 +20,10 @@ use ibex_transport::{
 
 use self::subscriptions::Subscriptions;
 use crate::{
-    ChannelBuilder, CloseReason, Node, OpenError, SendError, WaitError,
+    ChannelBuilder, CloseReason, Node, OpenError, SendError, Sender, WaitError,
     error::OpenFailure,
     handles::message::DefaultCodec,
-    many::group::{GroupMember, GroupValue, MemberLost},
+    many::group::{GroupMember, MemberLost},
     peer::channel_builder::message_version,
 };
 
@@ -355,7 +355,7 @@ impl<T: ?Sized, C: Codec<T>> Publisher<T, C> {
             return sent_after_fork();
         }
         let sent = self.topic.with(|subscriptions| {
-            let message = &mut GroupValue::<T, C>::new(value);
+            let message = Sender::<T, C>::group_message(value);
             let sent = subscriptions.group.send(message, patience);
             sent.map_err(|failure| SendError::of_publisher(subscriptions.template.name(), failure))
         });

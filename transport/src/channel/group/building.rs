@@ -12,9 +12,9 @@ use super::{GroupFailure, GroupMessage, LossReason, SendGroup};
 use crate::channel::{Abort, FailureReason, SendHandle};
 
 /// A message that is being built. Dropping it gives its places back.
-pub(super) struct Building<'g, P: Clone, M> {
+pub(super) struct Building<'g, P: Clone, T: ?Sized> {
     group: &'g mut SendGroup<P>,
-    message: &'g mut M,
+    message: GroupMessage<'g, T>,
     /// Bytes to make places for, set at the first look at a member: the message's length, where
     /// that is known.
     wanted: Option<usize>,
@@ -24,9 +24,9 @@ pub(super) struct Building<'g, P: Clone, M> {
     open_by: Option<Instant>,
 }
 
-impl<'g, P: Clone, M: GroupMessage> Building<'g, P, M> {
+impl<'g, P: Clone, T: ?Sized> Building<'g, P, T> {
     #[inline]
-    pub(super) fn new(group: &'g mut SendGroup<P>, message: &'g mut M) -> Self {
+    pub(super) fn new(group: &'g mut SendGroup<P>, message: GroupMessage<'g, T>) -> Self {
         Self {
             group,
             message,
@@ -79,7 +79,7 @@ impl<'g, P: Clone, M: GroupMessage> Building<'g, P, M> {
             let typical = group.typical;
             let mut first = None;
             group.check_all(self.open_by, |index, member| {
-                let wanted = *wanted.get_or_insert_with(|| message.size().unwrap_or(typical));
+                let wanted = *wanted.get_or_insert_with(|| (message.size)(message.value).unwrap_or(typical));
                 if first.is_none() {
                     member.place(wanted)?;
                     first = Some(index);
@@ -98,7 +98,7 @@ impl<'g, P: Clone, M: GroupMessage> Building<'g, P, M> {
             let limit = producer.max_message_bytes;
             let slot = producer.place_slot();
             let room = slot.len();
-            let refusal = match self.message.encode(slot) {
+            let refusal = match (self.message.encode)(self.message.value, slot) {
                 Ok(length) if length as u64 <= limit => {
                     first.has_message = true;
                     self.encoded = Some(length);
@@ -194,7 +194,7 @@ impl<'g, P: Clone, M: GroupMessage> Building<'g, P, M> {
         polled
     }
 
-    fn placed(&mut self) -> Placed<'_, 'g, P, M> {
+    fn placed(&mut self) -> Placed<'_, 'g, P, T> {
         Placed {
             building: self,
             waker: None,
@@ -242,7 +242,7 @@ impl<'g, P: Clone, M: GroupMessage> Building<'g, P, M> {
     }
 }
 
-impl<P: Clone, M> Drop for Building<'_, P, M> {
+impl<P: Clone, T: ?Sized> Drop for Building<'_, P, T> {
     #[inline]
     fn drop(&mut self) {
         for member in &mut self.group.members {
@@ -253,13 +253,13 @@ impl<P: Clone, M> Drop for Building<'_, P, M> {
 }
 
 /// The condition "every member has a place, and the message is sent".
-struct Placed<'b, 'g, P: Clone, M> {
-    building: &'b mut Building<'g, P, M>,
+struct Placed<'b, 'g, P: Clone, T: ?Sized> {
+    building: &'b mut Building<'g, P, T>,
     /// The waker of a waiter that is about to sleep.
     waker: Option<Waker>,
 }
 
-impl<P: Clone, M: GroupMessage> Condition for Placed<'_, '_, P, M> {
+impl<P: Clone, T: ?Sized> Condition for Placed<'_, '_, P, T> {
     type Output = Result<u64, GroupFailure<P>>;
 
     fn check(&mut self) -> Option<Self::Output> {

@@ -82,16 +82,14 @@ pub struct SendGroup<P> {
 }
 
 /// A message for a group, which is encoded once.
-pub trait GroupMessage {
-    /// Returns the message's encoded length, where that is known.
-    fn size(&mut self) -> Option<usize>;
-
-    /// Encodes the message into a place, as the encoder of [`SendHandle::send`] does.
-    ///
-    /// # Errors
-    ///
-    /// [`Abort`]: the place is too short, or the message cannot be encoded.
-    fn encode(&mut self, slot: &mut [MaybeUninit<u8>]) -> Result<usize, Abort>;
+pub struct GroupMessage<'a, T: ?Sized> {
+    /// The value.
+    pub value: &'a T,
+    /// Returns the value's encoded length, where that is known.
+    pub size: fn(&T) -> Option<usize>,
+    /// Encodes the value into a place, as the encoder of [`SendHandle::send`] does. The error is that
+    /// the place is too short, or that the value cannot be encoded.
+    pub encode: fn(&T, &mut [MaybeUninit<u8>]) -> Result<usize, Abort>,
 }
 
 /// A failure to send, after which no member has the message.
@@ -322,9 +320,9 @@ impl<P: Clone> SendGroup<P> {
     /// Drops members that have not opened their ends within their `open_timeout`, whose channels
     /// are over, or that are full for too long.
     #[inline]
-    pub fn send(
+    pub fn send<T: ?Sized>(
         &mut self,
-        message: &mut impl GroupMessage,
+        message: GroupMessage<'_, T>,
         patience: Patience,
     ) -> Result<u64, GroupFailure<P>> {
         check_fork().map_err(GroupFailure::UsedAfterFork)?;
@@ -336,10 +334,10 @@ impl<P: Clone> SendGroup<P> {
     }
 
     /// Sends from a task. Pending while a member is full or has not opened its end.
-    pub fn poll_send(
+    pub fn poll_send<T: ?Sized>(
         &mut self,
         waker: &Waker,
-        message: &mut impl GroupMessage,
+        message: GroupMessage<'_, T>,
     ) -> Poll<Result<u64, GroupFailure<P>>> {
         check_fork().map_err(GroupFailure::UsedAfterFork)?;
         self.leave_waits();

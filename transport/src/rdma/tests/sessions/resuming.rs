@@ -100,13 +100,6 @@ impl Way {
     }
 }
 
-impl Redial for Way {
-    fn redial(&self, session: u64, attempt: Attempt) -> Box<dyn Any + Send> {
-        self.begun.lock().unwrap().push((session, attempt));
-        Box::new(())
-    }
-}
-
 /// Two nodes whose session can continue, and channels between them in both directions.
 pub(super) struct Resuming {
     pub(super) stage: Stage,
@@ -165,7 +158,13 @@ impl Resuming {
         let clock = StoppedClock::stop();
         let way = Arc::<Way>::default();
         let stage = Stage::admitted(Driver::Caller, fake, settings, |end, admission| {
-            let redial = (end == 0).then(|| way.clone() as Arc<dyn Redial>);
+            let begins = way.clone();
+            let redial = (end == 0).then(|| {
+                Redial::new(move |session, attempt| {
+                    begins.begun.lock().unwrap().push((session, attempt));
+                    Box::new(())
+                })
+            });
             admission.reconnect = ways.map(|ways| ReconnectTerms {
                 session: SESSION,
                 redial,
