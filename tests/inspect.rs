@@ -26,7 +26,7 @@ struct Client(BufReader<UnixStream>);
 
 impl Client {
     fn of(node: &Node) -> Self {
-        Self::at(node.inspect_path().expect("it is inspected"))
+        Self::at(ibex::inspect::path_of(node).expect("it is inspected"))
     }
 
     fn at(path: &Path) -> Self {
@@ -312,7 +312,8 @@ fn a_task_that_waits_for_room_has_its_time_and_one_that_gives_up_has_none() {
 fn sockets_are_their_users_own_and_go_with_their_nodes() {
     let node = || Node::builder().name("twin").inspect().build();
     let (first, second) = (node().expect("a node"), node().expect("another"));
-    let paths = [&first, &second].map(|node| node.inspect_path().expect("a path").to_owned());
+    let paths =
+        [&first, &second].map(|node| ibex::inspect::path_of(node).expect("a path").to_owned());
     let pid = process::id();
     assert!(paths[0].ends_with(format!("{pid}-twin.sock")), "{paths:?}");
     assert!(
@@ -334,7 +335,7 @@ fn sockets_are_their_users_own_and_go_with_their_nodes() {
     drop(second);
     assert!(!paths[1].exists());
     let silent = Node::client().expect("a node");
-    assert_eq!(silent.inspect_path(), None);
+    assert_eq!(ibex::inspect::path_of(&silent), None);
 }
 
 #[test]
@@ -406,7 +407,7 @@ fn a_node_whose_socket_can_be_nowhere_begins_all_the_same() {
             // This thread alone becomes another user.
             rustix::thread::set_thread_res_uid(user, user, user).expect("root may");
             let node = Node::builder().inspect().build().expect("a node");
-            node.inspect_path().map(Path::to_owned)
+            ibex::inspect::path_of(&node).map(Path::to_owned)
         };
         thread::spawn(begins).join().expect("it ends")
     };

@@ -23,42 +23,30 @@ use ibex_base::Address;
 /// # Ok(())
 /// # }
 /// ```
-///
-/// Types of other crates cannot have it.
-pub trait ToAddress: private::AddressText {}
-
-impl<T: private::AddressText + ?Sized> ToAddress for T {}
-
-mod private {
-    pub trait AddressText {
-        fn to_text(&self) -> String;
-    }
+pub trait ToAddress {
+    /// Returns the address as text.
+    fn to_text(&self) -> String;
 }
 
-/// Returns the address as text.
-pub fn text_of(address: &(impl ToAddress + ?Sized)) -> String {
-    address.to_text()
-}
-
-impl private::AddressText for str {
+impl ToAddress for str {
     fn to_text(&self) -> String {
         self.to_owned()
     }
 }
 
-impl private::AddressText for String {
+impl ToAddress for String {
     fn to_text(&self) -> String {
         self.clone()
     }
 }
 
-impl<T: private::AddressText + ?Sized> private::AddressText for &T {
+impl<T: ToAddress + ?Sized> ToAddress for &T {
     fn to_text(&self) -> String {
         (**self).to_text()
     }
 }
 
-impl private::AddressText for (&str, u16) {
+impl ToAddress for (&str, u16) {
     fn to_text(&self) -> String {
         let (host, port) = self;
         // Without brackets, the address's last group would be taken for the port.
@@ -69,7 +57,7 @@ impl private::AddressText for (&str, u16) {
     }
 }
 
-impl private::AddressText for (String, u16) {
+impl ToAddress for (String, u16) {
     fn to_text(&self) -> String {
         (self.0.as_str(), self.1).to_text()
     }
@@ -77,12 +65,12 @@ impl private::AddressText for (String, u16) {
 
 macro_rules! socket_addresses {
     ($($whole:ty),* ; $($host:ty),*) => {
-        $(impl private::AddressText for $whole {
+        $(impl ToAddress for $whole {
             fn to_text(&self) -> String {
                 self.to_string()
             }
         })*
-        $(impl private::AddressText for ($host, u16) {
+        $(impl ToAddress for ($host, u16) {
             fn to_text(&self) -> String {
                 SocketAddr::from(*self).to_string()
             }
@@ -101,19 +89,19 @@ mod tests {
         let whole = SocketAddr::from((six, 7000));
         let text = "[2001:db8::7]:7000";
         let forms = [
-            text_of(text),
-            text_of(&text.to_owned()),
-            text_of(&whole),
-            text_of(&Address::from(whole)),
-            text_of(&("2001:db8::7", 7000)),
-            text_of(&("2001:db8::7".to_owned(), 7000)),
-            text_of(&(six, 7000)),
-            text_of(&(IpAddr::from(six), 7000)),
+            text.to_text(),
+            text.to_owned().to_text(),
+            whole.to_text(),
+            Address::from(whole).to_text(),
+            ("2001:db8::7", 7000).to_text(),
+            ("2001:db8::7".to_owned(), 7000).to_text(),
+            (six, 7000).to_text(),
+            (IpAddr::from(six), 7000).to_text(),
         ];
         assert!(forms.iter().all(|form| form == text), "{forms:?}");
-        assert_eq!(text_of(&("replica", 7000)), "replica:7000");
-        assert_eq!(text_of(&(Ipv4Addr::LOCALHOST, 1)), "127.0.0.1:1");
+        assert_eq!(("replica", 7000).to_text(), "replica:7000");
+        assert_eq!((Ipv4Addr::LOCALHOST, 1).to_text(), "127.0.0.1:1");
         // An address with a scope keeps its form, because brackets would hide it from the resolver.
-        assert_eq!(text_of(&("fe80::1%eth0", 1)), "fe80::1%eth0:1");
+        assert_eq!(("fe80::1%eth0", 1).to_text(), "fe80::1%eth0:1");
     }
 }

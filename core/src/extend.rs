@@ -6,11 +6,11 @@
 //!
 //! | for | there is |
 //! |---|---|
-//! | frames of one's own in a channel | [`SendHandle`], [`ReceiveHandle`], [`RawMessage`], opened by [`ExtendChannel`] |
+//! | frames of one's own in a channel | [`SendHandle`], [`ReceiveHandle`], [`RawMessage`], opened by [`open_sender`], [`open_receiver`] |
 //! | channels with several peers from one set of settings | [`ChannelTemplate`], [`Gathered`] |
 //! | a wait of a thread, and a future's poll | [`parking`], [`Runtime`], [`WakeUps`] |
-//! | a timer, the end of a session, a peer that drains | [`ExtendPeer`] |
-//! | a value that lives as long as its node | [`ExtendNode`] |
+//! | a timer, the end of a session, a peer that drains | [`session`] |
+//! | a value that lives as long as its node | [`slot`] |
 //! | a part that starts with its node, and sees what the node counts | [`NodePart`], [`NodeView`] |
 //! | what an end is in errors | [`EndLabel`] |
 
@@ -37,7 +37,6 @@ pub use ibex_transport::{
 pub use ibex_verbs::LockedMemory;
 
 pub use crate::{
-    address::text_of,
     error::OpenFailure,
     handles::{message::DefaultCodec, selectable::AwaitedSource},
     many::fan_in::{Gathered, Opener},
@@ -59,69 +58,51 @@ use crate::{
     ChannelBuilder, Codec, Node, OpenError, Peer, PeerAt, Receiver, Sender, many::group::MemberId,
 };
 
-/// The means of a [`Node`] for crates that stand on it.
-pub trait ExtendNode {
-    /// Returns what turns the node's engines. It does not keep the node open.
-    fn runtime(&self) -> &Arc<Runtime>;
-
-    /// Returns an error if the calling process is a fork of the one that made the node.
-    ///
-    /// # Errors
-    ///
-    /// [`UsedAfterFork`].
-    fn check_fork(&self) -> Result<(), UsedAfterFork>;
-
-    /// Returns the value of this type that lives as long as the node. The first call makes it.
-    fn slot<T: Any + Default + Send + Sync>(&self) -> Arc<T>;
-
-    /// Returns the node's part of this type, if it has one: see [`NodePart`].
-    fn part<T: Any>(&self) -> Option<&T>;
-
-    /// Returns the means to make single attempts to connect.
-    fn connector(&self) -> Connector;
+/// Returns what turns the node's engines. It does not keep the node open.
+#[must_use]
+pub fn runtime(node: &Node) -> &Arc<Runtime> {
+    node.runtime()
 }
 
-impl ExtendNode for Node {
-    fn runtime(&self) -> &Arc<Runtime> {
-        Self::runtime(self)
-    }
-
-    fn check_fork(&self) -> Result<(), UsedAfterFork> {
-        Self::check_fork(self)
-    }
-
-    fn slot<T: Any + Default + Send + Sync>(&self) -> Arc<T> {
-        self.parts.slots.get()
-    }
-
-    fn part<T: Any>(&self) -> Option<&T> {
-        let mut added = self.parts.added.iter();
-        added.find_map(|part| part.downcast_ref())
-    }
-
-    fn connector(&self) -> Connector {
-        Self::connector(self)
-    }
+/// Returns an error if the calling process is a fork of the one that made the node.
+///
+/// # Errors
+///
+/// [`UsedAfterFork`].
+pub fn check_fork(node: &Node) -> Result<(), UsedAfterFork> {
+    node.check_fork()
 }
 
-/// The means of a [`Peer`] for crates that stand on it.
-pub trait ExtendPeer {
-    /// Returns the session: its timer, its end, and whether the peer drains.
-    fn session(&self) -> &Arc<SessionShared>;
-
-    /// Returns whether the close of the session has begun, here or at the peer. New work finds
-    /// another session.
-    fn is_ending(&self) -> bool;
+/// Returns the value of this type that lives as long as the node. The first call makes it.
+#[must_use]
+pub fn slot<T: Any + Default + Send + Sync>(node: &Node) -> Arc<T> {
+    node.parts.slots.get()
 }
 
-impl ExtendPeer for Peer {
-    fn session(&self) -> &Arc<SessionShared> {
-        Self::session(self)
-    }
+/// Returns the node's part of this type, if it has one: see [`NodePart`].
+#[must_use]
+pub fn part<T: Any>(node: &Node) -> Option<&T> {
+    let mut added = node.parts.added.iter();
+    added.find_map(|part| part.downcast_ref())
+}
 
-    fn is_ending(&self) -> bool {
-        Self::session(self).ending.has_begun()
-    }
+/// Returns the means to make single attempts to connect.
+#[must_use]
+pub fn connector(node: &Node) -> Connector {
+    node.connector()
+}
+
+/// Returns the session with a peer: its timer, its end, and whether the peer drains.
+#[must_use]
+pub fn session(peer: &Peer) -> &Arc<SessionShared> {
+    peer.session()
+}
+
+/// Returns whether the close of the session with a peer has begun, here or there. New work finds
+/// another session.
+#[must_use]
+pub fn is_ending(peer: &Peer) -> bool {
+    session(peer).ending.has_begun()
 }
 
 /// Takes the untyped end from under a handle, or lends it.
@@ -171,105 +152,73 @@ impl<T: ?Sized, C> Untyped for Receiver<T, C> {
     }
 }
 
-/// The means of a [`ChannelBuilder`] for crates that stand on it.
-pub trait ExtendChannel: Sized {
-    /// With whom the channel is: a peer, a node, or what another crate has of several peers.
-    type At;
-
-    /// Begins settings from a template.
-    fn with_template(at: Self::At, template: ChannelTemplate) -> Self;
-
-    /// Returns with whom the channel is.
-    fn at(&self) -> &Self::At;
-
-    /// Returns the name and the settings.
-    fn template(&self) -> &ChannelTemplate;
-
-    /// Says what the end is in errors.
-    fn with_label(self, label: &'static EndLabel) -> Self;
+/// Begins a channel from a template. `at` says with whom it is: a peer, a node, or what another
+/// crate has of several peers.
+#[must_use]
+pub fn channel<C, At>(at: At, template: ChannelTemplate) -> ChannelBuilder<C, At> {
+    ChannelBuilder::new(at, template).codec()
 }
 
-impl<C, At> ExtendChannel for ChannelBuilder<C, At> {
-    type At = At;
-
-    fn with_template(at: At, template: ChannelTemplate) -> Self {
-        ChannelBuilder::new(at, template).codec()
-    }
-
-    fn at(&self) -> &At {
-        &self.at
-    }
-
-    fn template(&self) -> &ChannelTemplate {
-        &self.template
-    }
-
-    fn with_label(self, label: &'static EndLabel) -> Self {
-        self.labeled(label)
-    }
+/// Returns with whom a channel is.
+#[must_use]
+pub fn at<C, At>(channel: &ChannelBuilder<C, At>) -> &At {
+    &channel.at
 }
 
-/// Opens the untyped ends of a channel with one peer.
-pub trait OpenUntyped<C> {
-    /// Opens the sending end for messages of these versions.
-    ///
-    /// # Errors
-    ///
-    /// [`OpenError`], as [`ChannelBuilder::sender`].
-    fn open_sender(
-        &self,
-        offer: Result<MessageVersions, OpenFailure>,
-    ) -> Result<SendHandle, OpenError>;
-
-    /// Opens the receiving end for messages of these versions.
-    ///
-    /// # Errors
-    ///
-    /// [`OpenError`], as [`ChannelBuilder::receiver`].
-    fn open_receiver(
-        &self,
-        offer: Result<MessageVersions, OpenFailure>,
-    ) -> Result<ReceiveHandle, OpenError>;
-
-    /// Returns a handle of the shared sending end of this name, which stays open as long as the
-    /// session.
-    ///
-    /// # Errors
-    ///
-    /// [`OpenError`], as [`ChannelBuilder::sender`].
-    fn shared_sender<T: ?Sized>(&self) -> Result<Sender<T, C>, OpenError>
-    where
-        C: Codec<T>;
-
-    /// Makes the error of an end that cannot be opened.
-    fn refused(&self, end: Role, reason: OpenFailure) -> OpenError;
+/// Returns the name and the settings of a channel.
+#[must_use]
+pub fn template<C, At>(channel: &ChannelBuilder<C, At>) -> &ChannelTemplate {
+    &channel.template
 }
 
-impl<C> OpenUntyped<C> for ChannelBuilder<C> {
-    fn open_sender(
-        &self,
-        offer: Result<MessageVersions, OpenFailure>,
-    ) -> Result<SendHandle, OpenError> {
-        Self::open_sender(self, offer)
-    }
+/// Says what the end of a channel is in errors.
+#[must_use]
+pub fn with_label<C, At>(
+    channel: ChannelBuilder<C, At>,
+    label: &'static EndLabel,
+) -> ChannelBuilder<C, At> {
+    channel.labeled(label)
+}
 
-    fn open_receiver(
-        &self,
-        offer: Result<MessageVersions, OpenFailure>,
-    ) -> Result<ReceiveHandle, OpenError> {
-        Self::open_receiver(self, offer)
-    }
+/// Opens the sending end of a channel for messages of these versions.
+///
+/// # Errors
+///
+/// [`OpenError`], as [`ChannelBuilder::sender`].
+pub fn open_sender<C>(
+    channel: &ChannelBuilder<C>,
+    offer: Result<MessageVersions, OpenFailure>,
+) -> Result<SendHandle, OpenError> {
+    channel.open_sender(offer)
+}
 
-    fn shared_sender<T: ?Sized>(&self) -> Result<Sender<T, C>, OpenError>
-    where
-        C: Codec<T>,
-    {
-        Self::shared_sender(self)
-    }
+/// Opens the receiving end of a channel for messages of these versions.
+///
+/// # Errors
+///
+/// [`OpenError`], as [`ChannelBuilder::receiver`].
+pub fn open_receiver<C>(
+    channel: &ChannelBuilder<C>,
+    offer: Result<MessageVersions, OpenFailure>,
+) -> Result<ReceiveHandle, OpenError> {
+    channel.open_receiver(offer)
+}
 
-    fn refused(&self, end: Role, reason: OpenFailure) -> OpenError {
-        Self::refused(self, end, reason)
-    }
+/// Returns a handle of the shared sending end of this name, which stays open as long as the session.
+///
+/// # Errors
+///
+/// [`OpenError`], as [`ChannelBuilder::sender`].
+pub fn shared_sender<T: ?Sized, C: Codec<T>>(
+    channel: &ChannelBuilder<C>,
+) -> Result<Sender<T, C>, OpenError> {
+    channel.shared_sender()
+}
+
+/// Makes the error of an end of a channel that cannot be opened.
+#[must_use]
+pub fn refused<C>(channel: &ChannelBuilder<C>, end: Role, reason: OpenFailure) -> OpenError {
+    channel.refused(end, reason)
 }
 
 /// Returns the name and address of the peer at the other end of a session.

@@ -291,7 +291,7 @@ fn nodes_are_found_by_their_process_and_listed_if_they_are_several() {
     });
     let names: Vec<_> = names.collect();
     assert_eq!(names, ["listed-one", "listed-other"]);
-    let path = one.inspect_path().expect("a path").to_owned();
+    let path = ibex::inspect::path_of(&one).expect("a path").to_owned();
     // The command's environment may have another runtime folder than the nodes'.
     let folder = std::env::temp_dir().join(format!("ibex-top-{pid}-runtime"));
     let made = DirBuilder::new().mode(0o700).create(&folder);

@@ -128,9 +128,7 @@ impl Select {
 
     #[track_caller]
     fn wait(&mut self, ends: &mut [&mut dyn Selectable], patience: Patience) -> Option<usize> {
-        let awaited = self
-            .several
-            .ready(ends, |end| end.awaited(), patience);
+        let awaited = self.several.ready(ends, |end| end.awaited(), patience);
         awaited.ok()
     }
 }

@@ -13,7 +13,7 @@ use ibex_transport::{engine::Admission, session::EngineId};
 
 use super::Node;
 use crate::{
-    ConnectError, ConnectErrorKind, Peer, ToAddress, address,
+    ConnectError, ConnectErrorKind, Peer, ToAddress,
     meeting::{
         connector::Connector,
         dialing::{Connecting, closed, closed_by},
@@ -53,7 +53,7 @@ impl Node {
     /// another version or kind of security; or no fabric suits both nodes. A failed attempt leaves
     /// nothing behind.
     pub fn connect(&self, address: impl ToAddress) -> Result<Peer, ConnectError> {
-        self.connect_to(&address::text_of(&address), None)
+        self.connect_to(&address.to_text(), None)
     }
 
     /// Connects like [`connect`](Self::connect), and places the session on one of the engines that
@@ -79,7 +79,7 @@ impl Node {
     /// The errors of [`connect`](Self::connect), and
     /// [`NoSuchEngine`](crate::ConnectErrorKind::NoSuchEngine).
     pub fn connect_on(&self, engine: usize, address: impl ToAddress) -> Result<Peer, ConnectError> {
-        self.connect_to(&address::text_of(&address), Some(engine))
+        self.connect_to(&address.to_text(), Some(engine))
     }
 
     /// Connects in a task to the node that listens on `address`. Connecting begins with the first
@@ -101,7 +101,7 @@ impl Node {
         &self,
         address: impl ToAddress,
     ) -> impl Future<Output = Result<Peer, ConnectError>> {
-        ConnectAsync::new(self, address::text_of(&address), None)
+        ConnectAsync::new(self, address.to_text(), None)
     }
 
     /// Connects like [`connect_async`](Self::connect_async), and places the session on an engine as
@@ -119,7 +119,7 @@ impl Node {
         engine: usize,
         address: impl ToAddress,
     ) -> impl Future<Output = Result<Peer, ConnectError>> {
-        ConnectAsync::new(self, address::text_of(&address), Some(engine))
+        ConnectAsync::new(self, address.to_text(), Some(engine))
     }
 
     /// Returns the means to make single attempts to connect.

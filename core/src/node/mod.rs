@@ -78,7 +78,7 @@ use crate::{
 /// | make a node | [`client`](Self::client), [`listen`](Self::listen), [`builder`](Self::builder) |
 /// | meet peers | [`connect`](Self::connect), [`accept`](Self::accept), `keep_connected` (`ibex::prelude`), [`peers`](Self::peers) |
 /// | have a channel with many peers | [`fan_in`](Self::fan_in), [`group`](Self::group), [`publisher`](Self::publisher), [`channel`](Self::channel) |
-/// | see what happens | [`events`](Self::events), [`stats`](Self::stats), [`environment`](Self::environment), `inspect_path` (`ibex::prelude`), [`slow_messages`](Self::slow_messages) |
+/// | see what happens | [`events`](Self::events), [`stats`](Self::stats), [`environment`](Self::environment), `ibex::inspect::path_of`, [`slow_messages`](Self::slow_messages) |
 /// | run it in an event loop | [`poll`](Self::poll), [`as_fd`](Self::as_fd) |
 /// | end it | [`stop_accepting`](Self::stop_accepting), [`drain`](Self::drain), [`close`](Self::close) |
 ///

@@ -23,20 +23,20 @@ use crate::{
 };
 
 /// A part that a crate adds to a node. It starts last of the node, and is dropped once the node is
-/// closed. [`ExtendNode::part`](crate::extend::ExtendNode::part) finds it meanwhile.
+/// closed. [`extend::part`](crate::extend::part) finds it meanwhile.
 ///
 /// A node has one part of each type. A child of `fork` that drops its copy of the node drops the
 /// part too: [`fork::is_child`](crate::extend::fork::is_child) says so.
 ///
 /// ```
-/// use ibex_core::{Node, extend::{ExtendNode, NodePart, NodeView}};
+/// use ibex_core::{Node, extend::{self, NodePart, NodeView}};
 ///
 /// struct Watcher(NodeView);
 ///
 /// # fn main() -> Result<(), ibex_core::ListenError> {
 /// let part = NodePart::new(|view| Ok(Some(Watcher(view))));
 /// let node = part.add_to(Node::builder().name("primary")).build()?;
-/// let Watcher(view) = node.part().expect("it has started");
+/// let Watcher(view) = extend::part(&node).expect("it has started");
 /// assert_eq!(view.stats().name.as_deref(), Some("primary"));
 /// # Ok(())
 /// # }

@@ -4,9 +4,7 @@ use std::{thread, time::Duration};
 
 use ibex_core::{
     ChannelBuilder, Fabric, Node, NodeBuilder, Peer, Pod, Policy, Raw, TraceContext,
-    extend::{
-        ExtendChannel, ExtendPeer, MessageVersions, OpenUntyped, SendHandle, parking::Patience,
-    },
+    extend::{self, MessageVersions, SendHandle, parking::Patience},
 };
 
 use crate::{
@@ -214,14 +212,13 @@ fn calls_carry_what_their_callers_were_given() {
 fn by_hand(to: &Peer) -> (SendHandle, ibex_core::extend::ReceiveHandle) {
     let channel: ChannelBuilder<Mixed> = to.channel("sum").codec();
     let replies = reply_version::<[u8], u64, Mixed>().map(MessageVersions::of_one);
-    let replies = channel
-        .template()
+    let back = extend::template(&channel)
         .clone()
         .with_suffix(crate::error::label::REPLIES)
-        .over(to.session())
-        .open_receiver(replies);
+        .over(extend::session(to));
+    let replies = extend::open_receiver(&back, replies);
     let requests = request_version::<[u8], u64, Mixed>().map(MessageVersions::of_one);
-    let requests = channel.open_sender(requests);
+    let requests = extend::open_sender(&channel, requests);
     (requests.expect("an end"), replies.expect("an end"))
 }
 

@@ -3,7 +3,7 @@
 use ibex_core::{
     ChannelBuilder, Node, OpenError,
     codec::Codec,
-    extend::{ExtendChannel, ExtendPeer, MessageVersions, OpenUntyped},
+    extend::{self, MessageVersions},
 };
 
 use crate::{
@@ -172,17 +172,24 @@ impl<C> CallerSettings for ChannelBuilder<C> {
     where
         C: Codec<Q> + Codec<R>,
     {
-        let template = self.template().clone().labeled(&label::CALLER).untraced();
-        let channel = template.over(self.at().session());
+        let template = extend::template(&self)
+            .clone()
+            .labeled(&label::CALLER)
+            .untraced();
+        let channel = template.over(extend::session(extend::at(&self)));
         let back = template
             .clone()
             .with_suffix(label::REPLIES)
-            .over(self.at().session());
+            .over(extend::session(extend::at(&self)));
         let (replies, requests) = loop {
-            let replies =
-                back.open_receiver(reply_version::<Q, R, C>().map(MessageVersions::of_one))?;
-            let requests =
-                channel.open_sender(request_version::<Q, R, C>().map(MessageVersions::of_one))?;
+            let replies = extend::open_receiver(
+                &back,
+                reply_version::<Q, R, C>().map(MessageVersions::of_one),
+            )?;
+            let requests = extend::open_sender(
+                &channel,
+                request_version::<Q, R, C>().map(MessageVersions::of_one),
+            )?;
             if !requests.has_met_closed_end() {
                 break (replies, requests);
             }
@@ -207,7 +214,10 @@ impl<C> ServiceSettings for ChannelBuilder<C> {
     where
         C: Codec<Q> + Codec<R>,
     {
-        Service::of_peer(self.template().clone(), self.at().session())
+        Service::of_peer(
+            extend::template(&self).clone(),
+            extend::session(extend::at(&self)),
+        )
     }
 }
 
@@ -220,6 +230,6 @@ impl<C> ServiceSettings for ChannelBuilder<C, &Node> {
     where
         C: Codec<Q> + Codec<R>,
     {
-        Service::of_node(self.template().clone(), self.at())
+        Service::of_node(extend::template(&self).clone(), *extend::at(&self))
     }
 }

@@ -5,10 +5,7 @@ use std::thread;
 
 use ibex_core::{
     ChannelBuilder, Fabric, Peer, Raw, Region,
-    extend::{
-        ExtendChannel, ExtendPeer, MessageVersions, OpenUntyped, SendHandle, SliceMessage,
-        parking::Patience,
-    },
+    extend::{self, MessageVersions, SendHandle, SliceMessage, parking::Patience},
 };
 
 use crate::{
@@ -88,14 +85,13 @@ fn slices_are_called_with_and_replied_as_other_bytes_are() {
 fn by_hand(to: &Peer) -> (SendHandle, ibex_core::extend::ReceiveHandle) {
     let channel: ChannelBuilder<Raw> = to.channel("blocks").codec();
     let replies = reply_version::<[u8], [u8], Raw>().map(MessageVersions::of_one);
-    let replies = channel
-        .template()
+    let back = extend::template(&channel)
         .clone()
         .with_suffix(crate::error::label::REPLIES)
-        .over(to.session())
-        .open_receiver(replies);
+        .over(extend::session(to));
+    let replies = extend::open_receiver(&back, replies);
     let requests = request_version::<[u8], [u8], Raw>().map(MessageVersions::of_one);
-    let requests = channel.open_sender(requests);
+    let requests = extend::open_sender(&channel, requests);
     (requests.expect("an end"), replies.expect("an end"))
 }
 

@@ -23,8 +23,8 @@ use ibex_core::{
     Node, OpenError, RecvError, Role,
     codec::Codec,
     extend::{
-        ChannelTemplate, DefaultCodec, ExtendNode, Gathered, NodeState, OpenFailure, OpenUntyped,
-        SessionShared, TakenName,
+        self, ChannelTemplate, DefaultCodec, Gathered, NodeState, OpenFailure, SessionShared,
+        TakenName,
     },
 };
 
@@ -85,9 +85,9 @@ pub struct Service<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec
 
 impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
     pub(super) fn of_node(template: ChannelTemplate, node: &Node) -> Result<Self, OpenError> {
-        node.check_fork()?;
+        extend::check_fork(node)?;
         let template = template.labeled(&SERVICE).untraced().checked()?;
-        let state = node.runtime().state();
+        let state = extend::runtime(node).state();
         let name = state.take_service_name(template.name());
         let name = name.ok_or_else(|| errors::name_taken(template.name()))?;
         let state = Self::state(template.clone(), state);
@@ -103,9 +103,10 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
         let template = template.labeled(&SERVICE).untraced();
         let channel = template.over(session);
         let name = session.node().share_service_name(template.name());
-        let name = name.ok_or_else(|| channel.refused(Role::Receiver, OpenFailure::AlreadyOpen))?;
+        let name = name
+            .ok_or_else(|| extend::refused(&channel, Role::Receiver, OpenFailure::AlreadyOpen))?;
         let state = Self::state(template, session.node());
-        let requests = channel.open_receiver(state.offer())?;
+        let requests = extend::open_receiver(&channel, state.offer())?;
         state.receive(requests, Seat::new(&state, session, None));
         Ok(Self::new(state, name))
     }

@@ -43,7 +43,7 @@ use std::path::{Path, PathBuf};
 
 use ibex_core::{
     Node, NodeBuilder,
-    extend::{ExtendNode, NodePart},
+    extend::{self, NodePart},
 };
 
 use self::{inspector::Inspector, socket_place::SocketPlace};
@@ -55,7 +55,7 @@ pub trait InspectSettings {
     /// in a folder of the user that nobody else may enter. By default nobody can.
     ///
     /// The socket is `$XDG_RUNTIME_DIR/ibex/PID-NAME.sock`, or in the next of [these folders](folders)
-    /// that can be had; [`inspect_path`](Inspected::inspect_path) returns it. NAME is that of the
+    /// that can be had; [`path_of`] returns it. NAME is that of the
     /// node, if it has one. If there can be no socket, the node begins all the same, and the log has a
     /// warning. [`ibex::inspect`](crate) says what is answered there, and to whom.
     ///
@@ -68,7 +68,7 @@ pub trait InspectSettings {
     ///
     /// # fn main() -> Result<(), ibex::ListenError> {
     /// let node = ibex::Node::builder().name("primary").inspect().build()?;
-    /// println!("{:?}", node.inspect_path()); // /run/user/1000/ibex/4711-primary.sock
+    /// println!("{:?}", ibex::inspect::path_of(&node)); // /run/user/1000/ibex/4711-primary.sock
     /// # Ok(())
     /// # }
     /// ```
@@ -98,16 +98,9 @@ fn inspected(builder: NodeBuilder, place: SocketPlace) -> NodeBuilder {
     part.with_times_of_messages().add_to(builder)
 }
 
-/// Tells where a node is inspected.
-pub trait Inspected {
-    /// Returns the path of the socket at which the node is inspected, if it was built with
-    /// [`inspect`](InspectSettings::inspect) and could have one.
-    #[must_use]
-    fn inspect_path(&self) -> Option<&Path>;
-}
-
-impl Inspected for Node {
-    fn inspect_path(&self) -> Option<&Path> {
-        self.part().map(Inspector::path)
-    }
+/// Returns the path of the socket at which a node is inspected, if it was built with
+/// [`inspect`](InspectSettings::inspect) and could have one.
+#[must_use]
+pub fn path_of(node: &Node) -> Option<&Path> {
+    extend::part(node).map(Inspector::path)
 }

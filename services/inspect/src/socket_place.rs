@@ -135,7 +135,7 @@ fn give_name(socket: &Path, folder: &Path, node: Option<&str>) -> io::Result<Pat
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let node = ibex::Node::builder().name("primary").inspect().build()?;
-/// let path = node.inspect_path().ok_or("no socket")?;
+/// let path = ibex::inspect::path_of(&node).ok_or("no socket")?;
 /// assert!(ibex::inspect::sockets()?.iter().any(|socket| socket == path));
 /// # Ok(())
 /// # }
@@ -159,7 +159,7 @@ pub fn sockets() -> io::Result<Vec<PathBuf>> {
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let node = ibex::Node::builder().inspect().build()?;
-/// let folder = node.inspect_path().and_then(|path| path.parent()).ok_or("no socket")?;
+/// let folder = ibex::inspect::path_of(&node).and_then(|path| path.parent()).ok_or("no socket")?;
 /// assert!(ibex::inspect::folders().iter().any(|searched| searched == folder));
 /// # Ok(())
 /// # }

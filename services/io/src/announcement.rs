@@ -8,7 +8,7 @@ use std::{
 use ibex_core::{
     OpenError, Peer, Receiver,
     codec::{Codec, EncodeError, Invalid, MIN_ALIGNMENT, Raw, SchemaInfo, SlotWriter},
-    extend::ExtendChannel,
+    extend,
 };
 
 use super::{ReadHalf, Stream, WriteHalf, label::STREAM};
@@ -151,7 +151,7 @@ impl StreamEnds {
         let name = format!("{}/{}/{way}", self.listener, self.number);
         let channel = self.peer.channel(&name).codec::<Raw>();
         let channel = channel.max_message_bytes(MOST_PIECE_BYTES as u64);
-        channel.with_label(&STREAM)
+        extend::with_label(channel, &STREAM)
     }
 }
 

@@ -14,10 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex_core::{
-    CloseReason, EndCause, OpenError, Peer, SendError, Sender, WaitError,
-    extend::{ExtendChannel, OpenUntyped},
-};
+use ibex_core::{CloseReason, EndCause, OpenError, Peer, SendError, Sender, WaitError, extend};
 
 use super::{
     Stream,
@@ -55,7 +52,7 @@ impl Stream {
     /// here. Otherwise the stream's channels cannot be opened, and the
     /// [`OpenError`](ibex_core::OpenError) within tells why.
     pub fn connect(peer: &Peer, name: &str) -> io::Result<Self> {
-        let timeout = peer.channel(name).template().wait_for_open();
+        let timeout = extend::template(&peer.channel(name)).wait_for_open();
         let deadline = Instant::now().checked_add(timeout);
         loop {
             let mut request = StreamRequest::new(peer, name)?;
@@ -102,10 +99,10 @@ impl StreamRequest {
     fn new(peer: &Peer, name: &str) -> io::Result<Self> {
         check_name(name)?;
         let channel = peer.channel(name).codec::<Announcement>();
-        let channel = channel.with_label(&crate::label::LISTENER);
+        let channel = extend::with_label(channel, &crate::label::LISTENER);
         let ends = StreamEnds::new(peer.clone(), name, next_number(), Side::Connecting);
         Ok(Self {
-            announcer: channel.shared_sender()?,
+            announcer: extend::shared_sender(&channel)?,
             announced: Announced::new(ends),
             sequence: None,
         })

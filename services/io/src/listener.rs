@@ -11,10 +11,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use ibex_core::{
-    FanIn, FanInEvent, Message, Node, OpenErrorKind, PeerAt,
-    extend::{self, ExtendChannel, ExtendNode, ExtendPeer},
-};
+use ibex_core::{FanIn, FanInEvent, Message, Node, OpenErrorKind, PeerAt, extend};
 
 use super::{
     Stream,
@@ -82,13 +79,14 @@ impl Listener {
     pub fn bind(node: &Node, name: &str) -> io::Result<Self> {
         check_name(name)?;
         let taken = || io::Error::new(io::ErrorKind::AddrInUse, NameTaken(name.to_owned()));
-        let name = node.slot::<ListenerNames>().take(name).ok_or_else(taken)?;
+        let name = extend::slot::<ListenerNames>(node)
+            .take(name)
+            .ok_or_else(taken)?;
         let requests = node.channel(&name).codec::<Announcement>();
         let requests = requests
             .window_messages(BACKLOG)
-            .window_bytes(BACKLOG_BYTES)
-            .with_label(&crate::label::LISTENER);
-        let requests = requests.fan_in();
+            .window_bytes(BACKLOG_BYTES);
+        let requests = extend::with_label(requests, &crate::label::LISTENER).fan_in();
         Ok(Self {
             name,
             requests: requests
@@ -187,7 +185,9 @@ impl Listener {
             Ok(mut stream) => {
                 held.message.ack();
                 // Sends the acknowledgement to the connecting peer now, if callers turn the engine.
-                held.opening.peer().session().runtime().poll_in_passing();
+                extend::session(held.opening.peer())
+                    .runtime()
+                    .poll_in_passing();
                 let is_withdrawn = stream.read.is_empty();
                 Ok((!is_withdrawn).then_some((stream, held.peer)))
             }

@@ -4,7 +4,7 @@ use std::task::{Poll, Waker};
 
 use ibex_core::{
     Peer,
-    extend::{ExtendPeer, Runtime, fork},
+    extend::{self, Runtime, fork},
 };
 use ibex_peers::extend::KeptPeer;
 
@@ -37,7 +37,7 @@ impl SessionSource {
     /// Returns the runtime whose turns bring the session; `None` if the program gives it.
     pub(super) fn runtime(&self) -> Option<&Runtime> {
         match self {
-            Self::Given(peer) => Some(peer.as_ref().ok()?.session().runtime()),
+            Self::Given(peer) => Some(extend::session(peer.as_ref().ok()?).runtime()),
             Self::Kept(kept) => Some(kept.runtime()),
         }
     }

@@ -10,7 +10,7 @@ use std::{
 use ibex_core::{
     Peer, SendError, Sender, WaitError, WaitErrorKind,
     codec::Codec,
-    extend::{ExtendPeer, Runtime, Untyped, WakeUps, errors},
+    extend::{self, Runtime, Untyped, WakeUps, errors},
 };
 
 use super::{
@@ -221,7 +221,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     /// Has `waker` called at `at`, or at once if there is no session.
     pub(super) fn wake_at(&self, at: Instant, waker: &Waker) {
         let peer = self.peer();
-        if !peer.is_some_and(|peer| peer.session().wake_at(at, waker)) {
+        if !peer.is_some_and(|peer| extend::session(peer).wake_at(at, waker)) {
             waker.wake_by_ref();
         }
     }
@@ -263,7 +263,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     ) -> Result<(), LogError> {
         let (channel, position) = match answer {
             Ok(answer) => answer,
-            Err(error) if peer.is_gone() || peer.is_ending() => {
+            Err(error) if peer.is_gone() || extend::is_ending(peer) => {
                 self.sessions.end(error);
                 return Ok(());
             }

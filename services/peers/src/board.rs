@@ -12,7 +12,7 @@ use std::{
 use ibex_core::{
     ConnectError, Peer,
     extend::{
-        ExtendPeer, Runtime, fork, lock,
+        self, Runtime, fork, lock,
         parking::{Patience, Ticket, WaitSlot},
     },
 };
@@ -45,8 +45,8 @@ impl Shown {
         let mut known = HashSet::new();
         let peers = self.peers.values();
         peers
-            .filter(|peer| !peer.is_ending())
-            .filter(|peer| known.insert(Arc::as_ptr(peer.session())))
+            .filter(|peer| !extend::is_ending(peer))
+            .filter(|peer| known.insert(Arc::as_ptr(extend::session(peer))))
             .cloned()
             .collect()
     }
@@ -238,7 +238,7 @@ impl Board {
     fn check_for(&self, address: &str, ended: Option<&Peer>) -> BoardPoll<Peer> {
         let shown = self.lock();
         let has_ended = |peer: &&Peer| ended.is_some_and(|ended| ended.is_same_session(peer));
-        let is_there = |peer: &&Peer| !has_ended(peer) && !peer.is_ending();
+        let is_there = |peer: &&Peer| !has_ended(peer) && !extend::is_ending(peer);
         match shown.peers.get(address).filter(is_there) {
             Some(peer) => Some(Some(peer.clone())),
             None => shown.is_over.then_some(None),

@@ -11,9 +11,7 @@ use std::{
 
 use ibex_core::{
     ConnectError, Peer, PeerId,
-    extend::{
-        Admission, BackOff, Connecting, Connector, ExtendPeer, parking::Ticket, warn_limited,
-    },
+    extend::{self, Admission, BackOff, Connecting, Connector, parking::Ticket, warn_limited},
 };
 
 use super::{
@@ -79,7 +77,7 @@ struct KeptSession {
 impl KeptSession {
     /// Takes the event that ends the keeping of the session. The waker is called when there is one.
     fn over(&mut self, address: &str) -> Option<PeersEvent> {
-        let session = self.peer.session();
+        let session = extend::session(&self.peer);
         let address = address.to_owned();
         let waker = &self.waker;
         self.drains
@@ -108,7 +106,7 @@ impl KeptSession {
 
     /// Takes the waker back.
     fn leave(&mut self) {
-        let session = self.peer.session();
+        let session = extend::session(&self.peer);
         session.ending.leave(&mut self.ended);
         session.leave_peer_drains(&mut self.drains);
     }
@@ -204,7 +202,7 @@ impl Keeper {
                 _ if kept.is_listed => {}
                 AddressState::Connected(_) if needed.contains(address) => {}
                 AddressState::Connected(session) => {
-                    session.peer.session().begin_close(NOT_LISTED, linger);
+                    extend::session(&session.peer).begin_close(NOT_LISTED, linger);
                 }
                 AddressState::Dialing(_) => {}
                 AddressState::Due(place) => {
@@ -308,12 +306,10 @@ impl Keeper {
             .iter()
             .find_map(|(address, kept)| match &kept.place {
                 AddressState::Connected(session)
-                    if session
-                        .peer
-                        .session()
+                    if extend::session(&session.peer)
                         .peer()
                         .is_proven_same_run(&answers.peer)
-                        && !session.peer.is_ending() =>
+                        && !extend::is_ending(&session.peer) =>
                 {
                     Some((address.clone(), session.peer.clone()))
                 }

@@ -64,7 +64,7 @@ use self::{endpoints::Endpoints, kept_peer::KeptPeer};
 use crate::addresses::Discovery;
 use ibex_core::{
     ChannelBuilder, ConnectError, Node, Peer, ToAddress,
-    extend::{Connector, DefaultCodec, ExtendChannel, ExtendNode, errors, text_of},
+    extend::{Connector, DefaultCodec, channel, check_fork, connector, errors, runtime},
 };
 
 /// The peers that a node keeps connected: [`Node::keep_connected`](crate::KeepConnected::keep_connected).
@@ -158,10 +158,10 @@ impl KeepConnected for Node {
         &self,
         discovery: impl Into<Box<dyn Discovery>>,
     ) -> Result<Peers, ConnectError> {
-        self.check_fork()?;
-        let board = Arc::new(Board::new(self.runtime().clone()));
+        check_fork(self)?;
+        let board = Arc::new(Board::new(runtime(self).clone()));
         let inbox = Arc::<Inbox>::default();
-        let connector = self.connector();
+        let connector = connector(self);
         // From here on, an error drops `peers`, which stops what has begun.
         let peers = Peers {
             board,
@@ -187,7 +187,7 @@ impl Peers {
     /// Returns the sessions with the peer at `address`, one after the other.
     #[must_use]
     pub fn kept_peer(&self, address: impl ToAddress) -> KeptPeer {
-        KeptPeer::new(self.board.clone(), text_of(&address))
+        KeptPeer::new(self.board.clone(), address.to_text())
     }
 
     /// Returns the sessions with all connected peers, in each of which `open` opens a handle.
@@ -202,7 +202,7 @@ impl Peers {
     /// Begins the settings of what is opened with these peers, for example a caller of their
     /// services.
     pub fn channel(&self, name: &str) -> ChannelBuilder<DefaultCodec, &Self> {
-        ChannelBuilder::with_template(self, self.connector.channel(name))
+        channel(self, self.connector.channel(name))
     }
 
     /// Returns the peers that are connected now, each session once, in the order of their addresses.

@@ -13,8 +13,8 @@ use std::sync::{
 use ibex_core::{
     Node, OpenError, Peer, Raw, RecvError, SendError, WaitError,
     extend::{
-        Abort, ChannelError, ExtendNode, MessageVersions, OpenUntyped, RawMessage, ReceiveHandle,
-        SendHandle, message_version, parking::Patience,
+        self, Abort, ChannelError, MessageVersions, RawMessage, ReceiveHandle, SendHandle,
+        message_version, parking::Patience,
     },
 };
 
@@ -34,7 +34,7 @@ impl Submitter {
         let channel = peer.channel(name).codec::<Raw>().window_messages(capacity);
         let offer = message_version::<[u8], Raw>().map(MessageVersions::of_one);
         Ok(Self {
-            handle: channel.open_sender(offer)?,
+            handle: extend::open_sender(&channel, offer)?,
             capacity,
         })
     }
@@ -107,8 +107,8 @@ impl Worker {
     pub fn open(node: &Node, peer: &Peer, name: &str) -> Result<Self, OpenError> {
         let offer = message_version::<[u8], Raw>().map(MessageVersions::of_one);
         Ok(Self {
-            handle: peer.channel(name).codec::<Raw>().open_receiver(offer)?,
-            running: node.slot(),
+            handle: extend::open_receiver(&peer.channel(name).codec::<Raw>(), offer)?,
+            running: extend::slot(node),
         })
     }
 
@@ -133,7 +133,7 @@ impl Worker {
 /// Returns how many requests the workers of a node have taken and not done.
 #[must_use]
 pub fn running(node: &Node) -> u64 {
-    node.slot::<Running>().0.load(Ordering::Relaxed)
+    extend::slot::<Running>(node).0.load(Ordering::Relaxed)
 }
 
 /// A request that a worker has taken. One that is dropped is never done.

@@ -13,7 +13,6 @@ use crate::Node;
 use crate::{
     Fabric, PeerId, ToAddress, TraceContext,
     accept_placement::AcceptPlacement,
-    address,
     setting::{settings, within},
 };
 
@@ -26,7 +25,7 @@ settings! {
     /// An address that other hosts can reach, and every vsock address (containers reach even the CID
     /// 1), needs `security`, with the feature `tls`, or [`insecure_network`](Self::insecure_network).
     pub fn listen(mut self, address: impl ToAddress) -> Self {
-        self.listen = Some(Listen::At(address::text_of(&address)));
+        self.listen = Some(Listen::At(address.to_text()));
         self
     }
 

@@ -1,10 +1,6 @@
 //! The opening of callers of kept peers.
 
-use ibex_core::{
-    ChannelBuilder, OpenError, Peer,
-    codec::Codec,
-    extend::{ExtendChannel, ExtendPeer},
-};
+use ibex_core::{ChannelBuilder, OpenError, Peer, codec::Codec, extend};
 use ibex_peers::discovery::Peers;
 
 use super::{OpenedCaller, PeersCaller};
@@ -46,16 +42,16 @@ impl<C> CallerSettings for ChannelBuilder<C, &Peers> {
     where
         C: Codec<Q> + Codec<R>,
     {
-        let template = self.template().clone().checked()?;
+        let template = extend::template(&self).clone().checked()?;
         let service = template.name().to_owned();
         let open = move |peer: &Peer| -> OpenedCaller<Q, R, C> {
-            template.over(peer.session()).codec::<C>().caller()
+            template.over(extend::session(peer)).codec::<C>().caller()
         };
         let is_open = |caller: &OpenedCaller<Q, R, C>| match caller {
             Ok(caller) => caller.is_open_now(),
             Err(_) => Some(false),
         };
-        let endpoints = self.at().endpoints(Box::new(open), is_open);
+        let endpoints = extend::at(&self).endpoints(Box::new(open), is_open);
         Ok(PeersCaller::new(service, endpoints))
     }
 }

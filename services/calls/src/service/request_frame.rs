@@ -8,8 +8,8 @@ use std::{
 use ibex_core::{
     ChannelBuilder,
     extend::{
-        ChannelError, ExtendChannel, ExtendPeer, MessageVersions, OpenFailure, Opener, RawMessage,
-        ReceiveHandle, SessionShared,
+        self, ChannelError, MessageVersions, OpenFailure, Opener, RawMessage, ReceiveHandle,
+        SessionShared,
     },
 };
 
@@ -52,7 +52,11 @@ impl Opener for RequestFrames {
     }
 
     fn keep(&self, channel: &ChannelBuilder, waker: &Waker) -> Seat {
-        Seat::new(&self.0, channel.at().session(), Some(waker.clone()))
+        Seat::new(
+            &self.0,
+            extend::session(extend::at(channel)),
+            Some(waker.clone()),
+        )
     }
 
     #[inline]

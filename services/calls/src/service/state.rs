@@ -12,8 +12,8 @@ use std::{
 use ibex_core::{
     OpenError, RecvError, Role,
     extend::{
-        CallTimes, ChannelTemplate, DrainParticipant, Gathered, MessageVersion, MessageVersions,
-        NodeState, OpenFailure, OpenUntyped, ReceiveHandle, SendHandle, SessionShared, lock,
+        self, CallTimes, ChannelTemplate, DrainParticipant, Gathered, MessageVersion,
+        MessageVersions, NodeState, OpenFailure, ReceiveHandle, SendHandle, SessionShared, lock,
         parking::Claimed,
     },
 };
@@ -120,7 +120,7 @@ impl ServiceState {
             .clone()
             .with_suffix(crate::error::label::REPLIES)
             .over(session);
-        channel.open_sender(self.replies.clone().map(MessageVersions::of_one))
+        extend::open_sender(&channel, self.replies.clone().map(MessageVersions::of_one))
     }
 
     // ---- Beginning and end ---------------------------------------------------------------

@@ -13,7 +13,7 @@ use std::{
 use ibex_core::{
     Peer, Select, Selectable, ToAddress,
     codec::Codec,
-    extend::{DefaultCodec, ExtendPeer, Runtime, WakeUps, member_id},
+    extend::{self, DefaultCodec, Runtime, WakeUps, member_id},
     group::MemberId,
 };
 use ibex_peers::discovery::Peers;
@@ -237,7 +237,7 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
     #[track_caller]
     pub fn go_on_with(&mut self, member: MemberId, peer: Peer) -> bool {
         let others = self.members.iter().filter(|one| one.id != member);
-        check_node(others, peer.session().runtime());
+        check_node(others, extend::session(&peer).runtime());
         self.note_acked();
         let member = self.members.iter_mut().find(|one| one.id == member);
         self.changes.waker().wake_by_ref();

@@ -5,7 +5,7 @@ mod dns;
 
 use std::{error::Error, time::Duration};
 
-use ibex_core::{ToAddress, extend::text_of};
+use ibex_core::ToAddress;
 
 pub use self::dns::Dns;
 
@@ -59,7 +59,7 @@ impl Found {
     pub fn new(addresses: impl IntoIterator<Item = impl ToAddress>) -> Self {
         let addresses = addresses.into_iter();
         Self {
-            addresses: addresses.map(|one| text_of(&one)).collect(),
+            addresses: addresses.map(|one| one.to_text()).collect(),
             again_in: None,
         }
     }

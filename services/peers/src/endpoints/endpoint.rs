@@ -11,7 +11,7 @@ use std::{
 
 use ibex_core::{
     Peer,
-    extend::{BackOff, ExtendPeer, lock},
+    extend::{self, BackOff, lock},
 };
 
 /// A session with a peer, and what was opened in it.
@@ -53,7 +53,7 @@ impl<T> PeerEndpoint<T> {
 
     /// Returns whether calls may be sent there. The keeper may not have seen yet that they may not.
     pub(super) fn is_usable(&self) -> bool {
-        let session = self.peer.session();
+        let session = extend::session(&self.peer);
         let ends = session.ending.has_begun() || session.is_over();
         !ends && !session.peer_drains() && !self.has_ended()
     }
