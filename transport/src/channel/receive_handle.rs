@@ -27,7 +27,9 @@ use ibex_ring::{
     parking::{Patience, Ticket},
 };
 
-use self::{frames::FoundRecord, memory_wait::MemoryWait, source::Source};
+use self::{
+    frames::FoundRecord, memory_wait::MemoryWait, source::Source, waiting::HeaderSpin,
+};
 use super::message::{Payload, RawMessage};
 use crate::{
     endpoint::{
@@ -51,13 +53,9 @@ pub struct ReceiveHandle {
     handed_out_bytes: u64,
     /// The last message for which a cell was free at the last look.
     last_cell: u64,
-    /// The count of messages handed out when the source was last found empty.
-    empty_at: u64,
     /// The last time at which a wait for a message reported released memory.
     gave_back_at: CoarseTime,
-    /// Turns of an empty loop before the first look for a message. The handle learns the number
-    /// from messages that came soon after a wait began.
-    reply_delay: u32,
+    header_spin: HeaderSpin,
     /// The message at which to sum cells next.
     advance_at: u64,
     advance_at_bytes: u64,
@@ -89,9 +87,8 @@ impl ReceiveHandle {
             handed_out: 0,
             handed_out_bytes: 0,
             last_cell: 0,
-            empty_at: 0,
             gave_back_at: CoarseTime::default(),
-            reply_delay: 0,
+            header_spin: HeaderSpin::default(),
             advance_at: 0,
             advance_at_bytes: 0,
             quarter_messages: 1,

@@ -62,7 +62,11 @@ impl ReceiveHandle {
     /// that does not open its end for `open_timeout` is reported once.
     #[inline]
     pub fn poll_receive(&mut self, waker: &Waker) -> Poll<Result<RawMessage, ChannelError>> {
-        self.poll_receive_with(waker, true)
+        let polled = self.take_or_register(waker, true);
+        if polled.is_pending() {
+            self.end().watch_open();
+        }
+        polled
     }
 
     /// Polls as [`poll_receive`](Self::poll_receive) does. If it finds a message, and an earlier
@@ -86,16 +90,7 @@ impl ReceiveHandle {
         &mut self,
         waker: &Waker,
     ) -> Poll<Result<RawMessage, ChannelError>> {
-        self.poll_receive_with(waker, false)
-    }
-
-    #[inline]
-    fn poll_receive_with(
-        &mut self,
-        waker: &Waker,
-        may_poll: bool,
-    ) -> Poll<Result<RawMessage, ChannelError>> {
-        let polled = self.take_or_register(waker, may_poll);
+        let polled = self.take_or_register(waker, false);
         if polled.is_pending() {
             self.end().watch_open();
         }

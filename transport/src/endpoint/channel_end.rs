@@ -145,7 +145,7 @@ impl ChannelEnd {
             Some(EndReason::Cause(cause)) if cause != EndCause::NodeClosed => {
                 FailureReason::Broken(cause)
             }
-            _ => FailureReason::Broken(match self.session.has_lost_driver() {
+            _ => FailureReason::Broken(match self.session.node.has_lost_driver() {
                 true => EndCause::RuntimeEnded,
                 false => EndCause::NodeClosed,
             }),

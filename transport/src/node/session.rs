@@ -184,11 +184,6 @@ impl SessionShared {
         UsedAfterFork::new(format!("the session with {}", self.peer.address))
     }
 
-    /// Returns whether the node was closed because the task that drove it was dropped.
-    pub(crate) fn has_lost_driver(&self) -> bool {
-        self.node.has_lost_driver()
-    }
-
     /// Returns the fabric that carries the data now, or did last.
     #[must_use]
     pub fn fabric(&self) -> Fabric {
@@ -243,19 +238,13 @@ impl SessionShared {
     pub(crate) fn end(&self) {
         // Relaxed: a queue that sees it late drops the session with later ones.
         self.is_over.store(true, Ordering::Relaxed);
-        self.close_path();
+        self.path.close();
     }
 
     /// Returns whether the session is over.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Relaxed)
-    }
-
-    /// Returns whether calls that wait for the peer's memory look for a while before they sleep.
-    #[inline]
-    pub(crate) fn spins(&self) -> bool {
-        self.node.spins()
     }
 }
 

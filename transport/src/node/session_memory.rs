@@ -7,7 +7,7 @@ use ibex_protocol::transfer::{
     rendezvous::RemoteMemory,
 };
 use ibex_ring::memory::{
-    LargeLease, LargePool, MappedBytes, MemoryError, RegionFile, RegionSlice, RingArena, RingLease,
+    LargeLease, MappedBytes, MemoryError, RegionFile, RegionSlice, RingLease,
     mapped_bytes,
 };
 
@@ -22,7 +22,7 @@ impl SessionShared {
     /// Leases a ring that the session can send from. This takes long, so it runs on a handle's
     /// thread.
     pub(crate) fn lease_ring(&self, min_bytes: usize) -> Result<RingLease, MemoryError> {
-        let mut lease = self.ring_arena().lease(min_bytes)?;
+        let mut lease = self.node.ring_arena.lease(min_bytes)?;
         if let Some(rdma_port) = self.frame_path.rdma_port() {
             let registered = rdma_port.register_ring(&mut lease);
             self.unless_lost(&rdma_port, registered)?;
@@ -32,7 +32,7 @@ impl SessionShared {
 
     /// Leases memory for a large message that the session can send from, in the same way.
     pub(crate) fn lease_large(&self, bytes: usize) -> Result<LargeLease, MemoryError> {
-        let mut lease = self.large_pool().take(bytes)?;
+        let mut lease = self.node.large_pool.take(bytes)?;
         if let Some(rdma_port) = self.frame_path.rdma_port() {
             let registered = rdma_port.register_message(&mut lease, bytes);
             self.unless_lost(&rdma_port, registered)?;
@@ -147,7 +147,7 @@ impl SessionShared {
         let rdma_port = self.granting_port(is_offered);
         let pool = match &rdma_port {
             Some(_) => &self.node.granted_pool,
-            None => self.large_pool(),
+            None => &self.node.large_pool,
         };
         let mut lease = pool.take_kept(bytes)?;
         if let Some(rdma_port) = rdma_port {
@@ -239,7 +239,7 @@ impl SessionShared {
         {
             let (pool, register): (_, fn(&RdmaPort, &mut LargeLease, usize) -> _) = match granting {
                 Some(_) => (&self.node.granted_pool, RdmaPort::register_grant),
-                None => (self.large_pool(), RdmaPort::register_message),
+                None => (&self.node.large_pool, RdmaPort::register_message),
             };
             let mut lease = pool.take(bytes)?;
             match register(rdma_port, &mut lease, bytes) {
@@ -257,7 +257,7 @@ impl SessionShared {
                 ),
             }
         }
-        self.large_pool().reserve(bytes)
+        self.node.large_pool.reserve(bytes)
     }
 
     /// Returns whether the peer is granted blocks.
@@ -313,13 +313,5 @@ impl SessionShared {
         bytes: usize,
     ) -> Option<Arc<RegisteredMessage>> {
         memory.target(&*self.frame_path.live_port()?, bytes)
-    }
-
-    pub(crate) fn ring_arena(&self) -> &RingArena {
-        &self.node.ring_arena
-    }
-
-    pub(crate) fn large_pool(&self) -> &LargePool {
-        &self.node.large_pool
     }
 }

@@ -53,6 +53,13 @@ impl SessionPath {
             None => Self::Framed,
         }
     }
+
+    /// Closes the descriptors of a session that is over.
+    pub(super) fn close(&self) {
+        if let Self::Mapped { bells, .. } = self {
+            bells.close();
+        }
+    }
 }
 
 impl SessionShared {
@@ -103,13 +110,6 @@ impl SessionShared {
             && bells.ring()
         {
             self.counters.bells.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Closes the descriptors of a session that is over.
-    pub(super) fn close_path(&self) {
-        if let SessionPath::Mapped { bells, .. } = &self.path {
-            bells.close();
         }
     }
 

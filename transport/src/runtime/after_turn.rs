@@ -50,7 +50,7 @@ impl EventLoop {
 
     /// Checks that an RDMA port's device still exists, on a thread that may block.
     pub(crate) fn check_for_device(&self, rdma_port: Arc<RdmaPort>) {
-        let Some(event_loop) = self.arc() else {
+        let Some(event_loop) = self.me.upgrade() else {
             return;
         };
         let check = move || {

@@ -50,7 +50,7 @@ use crate::{
 #[repr(align(128))]
 pub struct EventLoop {
     id: EngineId,
-    me: Weak<Self>,
+    pub(super) me: Weak<Self>,
     runtime: Weak<Runtime>,
     pub(crate) node: Arc<NodeState>,
     pub(crate) engine: Leadership<Engine>,
@@ -154,11 +154,6 @@ impl EventLoop {
         self.id
     }
 
-    /// Returns a handle of this event loop, for a job on another thread.
-    pub(super) fn arc(&self) -> Option<Arc<Self>> {
-        self.me.upgrade()
-    }
-
     /// Returns the runtime that the event loop belongs to, unless the runtime is gone.
     pub(crate) fn runtime(&self) -> Option<Arc<Runtime>> {
         self.runtime.upgrade()
@@ -219,13 +214,11 @@ impl EventLoop {
             }
             return moved;
         }
-        // An event may have come just before it was armed.
-        moved || self.is_watched() && self.prepare_watch()
-    }
-
-    /// Arms everything for a program that sleeps on the epoll set next, and sets the alarm.
-    /// Returns whether the program has to look again.
-    fn prepare_watch(&self) -> bool {
+        if moved || !self.is_watched() {
+            return moved;
+        }
+        // Everything is armed for a program that sleeps on the epoll set next. It has to look again
+        // if an event may have come just before.
         let mut engine = self.engine.lock();
         let has_armed = engine.arm_receivers();
         engine.set_alarm_for_deadline();

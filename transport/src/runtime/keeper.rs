@@ -67,7 +67,8 @@ pub(crate) fn run(event_loop: &Weak<EventLoop>, core: Option<usize>, jobs: &Rece
                 if parker.park(Instant::now().checked_add(lease)) {
                     naps.end();
                 } else if naps.have_seen(event_loop.seen()) {
-                    event_loop.turn_if_vacant();
+                    // Work may have been left behind, and no thread leads.
+                    while event_loop.engine.is_vacant() && event_loop.poll_ready() {}
                 }
             }
             Rest::UntilTheLeaderLeaves => {
@@ -104,11 +105,6 @@ impl EventLoop {
                 own_thread::do_jobs(jobs);
             }
         }
-    }
-
-    /// Runs turns for work that was left behind, while no thread leads.
-    fn turn_if_vacant(&self) {
-        while self.engine.is_vacant() && self.poll_ready() {}
     }
 
     /// Wakes the I/O thread, which leads at once if no other thread does.

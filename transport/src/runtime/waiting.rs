@@ -191,7 +191,9 @@ impl EventLoop {
                     continue;
                 }
             }
-            self.note_presence();
+            // The keeper only checks that the number changes, so two threads at once may count as one.
+            let polls = self.presence.load(Ordering::Relaxed).wrapping_add(1);
+            self.presence.store(polls, Ordering::Relaxed);
             let now = Instant::now();
             if deadline.is_some_and(|deadline| now >= deadline) {
                 return Err(TimedOut);
@@ -224,13 +226,6 @@ impl EventLoop {
             // The time of other threads does not count as spinning; `given` bounds it.
             *start += others;
         }
-    }
-
-    /// Tells the keeper that a waiting thread is looking.
-    fn note_presence(&self) {
-        // Two threads at once may count as one. The keeper only checks that the number changes.
-        let polls = self.presence.load(Ordering::Relaxed).wrapping_add(1);
-        self.presence.store(polls, Ordering::Relaxed);
     }
 
     fn sleep_until<C: Condition>(
@@ -288,19 +283,15 @@ impl EventLoop {
         if driving == Driving::Thread {
             park();
         } else if let Some(_lead) = self.engine.try_lead() {
-            self.lead_until_woken(parker, deadline);
+            while !parker.is_woken() && deadline.is_none_or(|deadline| Instant::now() < deadline) {
+                self.lead(parker, deadline);
+            }
         } else {
             // Everything that this thread has turned must be armed again for the leader.
             if self.node.driving.has_standing_sleeper() {
                 self.settle();
             }
             self.engine.follow(waker, || self.claim(), park);
-        }
-    }
-
-    fn lead_until_woken(&self, parker: &Parker, deadline: Option<Instant>) {
-        while !parker.is_woken() && deadline.is_none_or(|deadline| Instant::now() < deadline) {
-            self.lead(parker, deadline);
         }
     }
 

@@ -79,7 +79,8 @@ impl<'g, P: Clone, T: ?Sized> Building<'g, P, T> {
             let typical = group.typical;
             let mut first = None;
             group.check_all(self.open_by, |index, member| {
-                let wanted = *wanted.get_or_insert_with(|| (message.size)(message.value).unwrap_or(typical));
+                let wanted =
+                    *wanted.get_or_insert_with(|| (message.size)(message.value).unwrap_or(typical));
                 if first.is_none() {
                     member.place(wanted)?;
                     first = Some(index);

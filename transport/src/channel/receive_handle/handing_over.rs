@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use ibex_ring::memory::{MemoryError, MemoryUse};
 use rustix::io::Errno;
 
-use super::{ReceiveHandle, Source};
+use super::ReceiveHandle;
 use crate::{
     channel::message::{Payload, PayloadCopy, RawMessage},
     session::{ChannelError, FailureReason},
@@ -41,7 +41,7 @@ impl ReceiveHandle {
         at: NonNull<u8>,
         length: usize,
     ) -> Result<Payload, ChannelError> {
-        if !self.copies_messages() {
+        if !self.source.copies() {
             return Ok(Payload::InPlace(at, length));
         }
         // SAFETY: such bytes are mapped as long as the end has their record, and aligned to 8
@@ -51,11 +51,5 @@ impl ReceiveHandle {
             let error = MemoryError::new(MemoryUse::LargeMessage, length, "malloc", Errno::NOMEM);
             self.end.failed(FailureReason::Memory(error))
         })
-    }
-
-    /// Returns whether messages are copied before anyone reads them, since a process of another user
-    /// could rewrite them.
-    pub(super) fn copies_messages(&self) -> bool {
-        matches!(self.source, Source::CopiedRing(_))
     }
 }

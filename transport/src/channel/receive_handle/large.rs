@@ -261,7 +261,7 @@ impl ReceiveHandle {
                     drop(self.memory_wait.take_claim());
                     return Ok((Payload::InRegion(region, length), LargeMemory::Region, 0));
                 }
-                let copies = self.copies_messages();
+                let copies = self.source.copies();
                 let shared = self.end.held().slots.claim_of(slot).filter(|_| !copies);
                 if shared.is_none() {
                     let charge = self.charge(length, capacity as u64);
@@ -291,7 +291,7 @@ impl ReceiveHandle {
     /// itself is longer, so that a short message of a long region leaves room for others.
     fn charge(&self, length: usize, capacity: u64) -> u64 {
         let message = class_bytes(length).map_or(capacity, |bytes| capacity.min(bytes as u64));
-        if self.copies_messages() {
+        if self.source.copies() {
             return message;
         }
         let limit = self.end.session.node.memory.limit();

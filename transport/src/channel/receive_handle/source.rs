@@ -66,6 +66,12 @@ impl Source {
         }
     }
 
+    /// Returns whether messages are copied before anyone reads them, since a process of another user
+    /// could rewrite them.
+    pub(super) fn copies(&self) -> bool {
+        matches!(self, Self::CopiedRing(_))
+    }
+
     /// Returns whether there is a record of any kind in a ring whose messages are copied.
     pub(super) fn may_have_copy(&self) -> bool {
         matches!(self, Self::CopiedRing(ring) if !ring.is_empty())

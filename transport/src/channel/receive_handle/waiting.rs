@@ -7,7 +7,10 @@ use std::{
 };
 
 use ibex_base::fork;
-use ibex_ring::parking::{Condition, Patience, TimedOut};
+use ibex_ring::{
+    Consumer, Mapped,
+    parking::{Condition, Patience, TimedOut},
+};
 
 use super::{CoarseTime, ReceiveHandle};
 use crate::session::{ChannelError, FailureReason};
@@ -20,11 +23,14 @@ impl ReceiveHandle {
         if fork::is_child() {
             return Err(self.used_after_fork());
         }
-        let is_early = self.reply_delay != 0 && matches!(patience, Patience::Until(_));
+        let is_early = self.header_spin.reply_delay != 0 && matches!(patience, Patience::Until(_));
         if !is_early && let Some(message) = self.take() {
             return Ok(message);
         }
-        if self.header_came(patience)
+        if let Some(ring) = self.source.ring()
+            && matches!(patience, Patience::Until(_))
+            && self.end.session.node.spins()
+            && self.header_spin.header_came(ring, self.handed_out)
             && let Some(message) = self.take()
         {
             return Ok(message);
@@ -39,44 +45,6 @@ impl ReceiveHandle {
                 return Ok(message);
             }
         }
-    }
-
-    /// Looks only at the next header for a moment, because the peer is often about to publish.
-    #[inline]
-    fn header_came(&mut self, patience: Patience) -> bool {
-        let Some(ring) = self.source.ring() else {
-            return false;
-        };
-        if !matches!(patience, Patience::Until(_)) || !self.end.session.spins() {
-            return false;
-        }
-        // Messages that come in bursts are a stream. A receiver close behind its sender would take
-        // away every cache line that the sender is writing, so it lets the sender get ahead.
-        let burst = self.handed_out - std::mem::replace(&mut self.empty_at, self.handed_out);
-        if burst >= BURST {
-            for _ in 0..BACK_OFF {
-                std::hint::spin_loop();
-            }
-        }
-        // A look that comes too early takes the cache line away from a peer that is about to write
-        // it, and delays the message by one transfer of the line between cores. So the first look
-        // waits for as long as the last replies took.
-        for turn in 0..self.reply_delay {
-            std::hint::black_box(turn);
-        }
-        for spin in 0..HEADER_SPINS {
-            if !ring.is_empty() {
-                self.reply_delay = match spin {
-                    0 => self.reply_delay.saturating_sub(DELAY_STEP),
-                    1..REPLY_LOOKS => (self.reply_delay + 4 * DELAY_STEP).min(MAX_REPLY_DELAY),
-                    _ => 0,
-                };
-                return true;
-            }
-            std::hint::spin_loop();
-        }
-        self.reply_delay = 0;
-        false
     }
 
     /// Waits for a message. `None` means that [`take`](ReceiveHandle::take) will return one,
@@ -169,6 +137,50 @@ impl ReceiveHandle {
     /// Withdraws the request to be woken.
     pub(in crate::channel) fn disarm(&mut self) {
         self.end.path.disarm(&mut self.arm);
+    }
+}
+
+/// What a handle has learned of the time until the next message comes.
+#[derive(Debug, Default)]
+pub(super) struct HeaderSpin {
+    /// The count of messages handed out when the source was last found empty.
+    empty_at: u64,
+    /// Turns of an empty loop before the first look for a message. The handle learns the number
+    /// from messages that came soon after a wait began.
+    reply_delay: u32,
+}
+
+impl HeaderSpin {
+    /// Looks only at the next header for a moment, because the peer is often about to publish.
+    #[inline]
+    fn header_came(&mut self, ring: &Consumer<Mapped>, handed_out: u64) -> bool {
+        // Messages that come in bursts are a stream. A receiver close behind its sender would take
+        // away every cache line that the sender is writing, so it lets the sender get ahead.
+        let burst = handed_out - std::mem::replace(&mut self.empty_at, handed_out);
+        if burst >= BURST {
+            for _ in 0..BACK_OFF {
+                std::hint::spin_loop();
+            }
+        }
+        // A look that comes too early takes the cache line away from a peer that is about to write
+        // it, and delays the message by one transfer of the line between cores. So the first look
+        // waits for as long as the last replies took.
+        for turn in 0..self.reply_delay {
+            std::hint::black_box(turn);
+        }
+        for spin in 0..HEADER_SPINS {
+            if !ring.is_empty() {
+                self.reply_delay = match spin {
+                    0 => self.reply_delay.saturating_sub(DELAY_STEP),
+                    1..REPLY_LOOKS => (self.reply_delay + 4 * DELAY_STEP).min(MAX_REPLY_DELAY),
+                    _ => 0,
+                };
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        self.reply_delay = 0;
+        false
     }
 }
 
