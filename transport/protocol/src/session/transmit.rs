@@ -3,7 +3,7 @@
 
 use std::mem;
 
-use super::{Body, EagerBlockWord, EndChannel, RecordSource, Run, Session};
+use super::{Body, EagerBlockWord, EndChannel, RecordSource, Run, Session, SessionCredit};
 use crate::{
     format::{
         control::{Control, Role},
@@ -33,7 +33,7 @@ impl Session {
         if !self.outgoing.has_errands {
             let end = self.ends.turns.ready.pop_front()?;
             if let Some(records) = self.poll_records(end, source) {
-                return Some(self.frame_records(&records, None, arrival_offset, head));
+                return Some(records.frame(&mut self.credit, None, arrival_offset, head));
             }
             self.ends.turns.ready.push_front(end);
         }
@@ -249,31 +249,6 @@ impl Session {
         })
     }
 
-    /// The frame that carries records.
-    #[inline]
-    fn frame_records(
-        &mut self,
-        records: &FrameRecords,
-        extension: Option<Extension>,
-        arrival_offset: usize,
-        head: &mut Vec<u8>,
-    ) -> Body {
-        let &FrameRecords {
-            end,
-            sequence,
-            run,
-            alignment,
-        } = records;
-        let frame = FrameHeader::new(FrameKind::Records, end, sequence);
-        self.credit
-            .append_head(frame, extension, run.bytes, alignment, arrival_offset, head);
-        Body::Records {
-            end,
-            position: run.position,
-            bytes: run.bytes,
-        }
-    }
-
     /// Builds a frame of one ready channel.
     fn serve(
         &mut self,
@@ -285,7 +260,8 @@ impl Session {
         if let Some(records) = self.poll_records(end, source) {
             let wants = self.wants_behind_this();
             let extension = self.extension_of(false, wants, true);
-            return Served::Frame(self.frame_records(&records, extension, arrival_offset, head));
+            let credit = &mut self.credit;
+            return Served::Frame(records.frame(credit, extension, arrival_offset, head));
         }
         let Some(entry) = self.ends.entries.get_mut(end) else {
             return Served::Empty;
@@ -311,7 +287,22 @@ impl Session {
             if let Some(piece) = channel.large.next_piece(longest, may_write) {
                 channel.chunk_went_last = true;
                 self.ends.turns.ready.push_back(end);
-                return Served::Frame(self.frame_piece(end, piece, arrival_offset, head));
+                return Served::Frame(match piece {
+                    Piece::Write(chunk, memory) => {
+                        self.ends.turns.writes_under_way += 1;
+                        Body::Write { end, chunk, memory }
+                    }
+                    Piece::Chunk(chunk) => {
+                        let frame = FrameHeader::new(FrameKind::Chunk, end, chunk.sequence as u32);
+                        self.build_head(frame, chunk.bytes, 8, arrival_offset, head);
+                        Body::Chunk { end, chunk }
+                    }
+                    Piece::Written { sequence } => {
+                        let frame = FrameHeader::new(FrameKind::Written, end, sequence as u32);
+                        self.build_whole(frame, None, arrival_offset, head);
+                        Body::Inline
+                    }
+                });
             }
             if !channel.large.has_piece(may_write) && channel.large.has_piece(true) {
                 self.ends.turns.await_write(end);
@@ -369,7 +360,7 @@ impl Session {
                 };
                 let wants = self.wants_behind_this();
                 let extension = self.extension_of(false, wants, true);
-                self.frame_records(&records, extension, arrival_offset, head);
+                records.frame(&mut self.credit, extension, arrival_offset, head);
                 word = Some(EagerBlockWord {
                     immediate: id.to_word(),
                     position: run.position,
@@ -393,32 +384,6 @@ impl Session {
             memory,
             word,
         })
-    }
-
-    /// Builds the frame or write that carries a piece of a large message.
-    fn frame_piece(
-        &mut self,
-        end: u32,
-        piece: Piece,
-        arrival_offset: usize,
-        head: &mut Vec<u8>,
-    ) -> Body {
-        match piece {
-            Piece::Write(chunk, memory) => {
-                self.ends.turns.writes_under_way += 1;
-                Body::Write { end, chunk, memory }
-            }
-            Piece::Chunk(chunk) => {
-                let frame = FrameHeader::new(FrameKind::Chunk, end, chunk.sequence as u32);
-                self.build_head(frame, chunk.bytes, 8, arrival_offset, head);
-                Body::Chunk { end, chunk }
-            }
-            Piece::Written { sequence } => {
-                let frame = FrameHeader::new(FrameKind::Written, end, sequence as u32);
-                self.build_whole(frame, None, arrival_offset, head);
-                Body::Inline
-            }
-        }
     }
 
     fn build_control(
@@ -511,6 +476,32 @@ struct FrameRecords {
     sequence: u32,
     run: Run,
     alignment: usize,
+}
+
+impl FrameRecords {
+    /// Builds the frame that carries the records.
+    #[inline]
+    fn frame(
+        &self,
+        credit: &mut SessionCredit,
+        extension: Option<Extension>,
+        arrival_offset: usize,
+        head: &mut Vec<u8>,
+    ) -> Body {
+        let &Self {
+            end,
+            sequence,
+            run,
+            alignment,
+        } = self;
+        let frame = FrameHeader::new(FrameKind::Records, end, sequence);
+        credit.append_head(frame, extension, run.bytes, alignment, arrival_offset, head);
+        Body::Records {
+            end,
+            position: run.position,
+            bytes: run.bytes,
+        }
+    }
 }
 
 /// The part of a ready channel that was sent.
