@@ -21,6 +21,7 @@ mod credit;
 mod data_path;
 mod end_table;
 mod grants;
+mod heads;
 mod progress;
 mod receive;
 mod receive_channel;

@@ -8,6 +8,7 @@
 mod group;
 pub mod message;
 mod opening;
+mod payload;
 pub mod receive_handle;
 pub mod reservation;
 pub mod send_handle;

@@ -27,10 +27,8 @@ use ibex_ring::{
     parking::{Patience, Ticket},
 };
 
-use self::{
-    frames::FoundRecord, memory_wait::MemoryWait, source::Source, waiting::HeaderSpin,
-};
-use super::message::{Payload, RawMessage};
+use self::{frames::FoundRecord, memory_wait::MemoryWait, source::Source, waiting::HeaderSpin};
+use super::{message::RawMessage, payload::Payload};
 use crate::{
     endpoint::{
         channel_end::ChannelEnd,

@@ -7,8 +7,7 @@ use ibex_protocol::transfer::{
     rendezvous::RemoteMemory,
 };
 use ibex_ring::memory::{
-    LargeLease, MappedBytes, MemoryError, RegionFile, RegionSlice, RingLease,
-    mapped_bytes,
+    LargeLease, MappedBytes, MemoryError, RegionFile, RegionSlice, RingLease, mapped_bytes,
 };
 
 use super::{SessionShared, Warning, warn_of};

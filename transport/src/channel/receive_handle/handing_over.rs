@@ -8,7 +8,10 @@ use rustix::io::Errno;
 
 use super::ReceiveHandle;
 use crate::{
-    channel::message::{Payload, PayloadCopy, RawMessage},
+    channel::{
+        message::RawMessage,
+        payload::{Payload, PayloadCopy},
+    },
     session::{ChannelError, FailureReason},
 };
 

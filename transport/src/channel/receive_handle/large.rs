@@ -20,7 +20,10 @@ use ibex_ring::memory::class_bytes;
 use super::{FoundLarge, FoundRecord, ReceiveHandle, is_beyond_limit};
 use crate::session::{ChannelError, FailureReason};
 use crate::{
-    channel::message::{Payload, RawMessage, copy_shared},
+    channel::{
+        message::RawMessage,
+        payload::{Payload, copy_shared},
+    },
     endpoint::receive_end::{HeldLarge, LargeArrival, LargeMemory, LargePlace},
     shared_memory::SegmentRefused,
     wire::ArrivalMemory,

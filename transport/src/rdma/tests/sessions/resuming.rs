@@ -5,7 +5,6 @@ mod over_verbs;
 mod stream;
 
 use std::{
-    any::Any,
     io::Write,
     net::Shutdown,
     sync::Mutex,
