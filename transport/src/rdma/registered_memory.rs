@@ -107,11 +107,11 @@ pub(crate) type GrantedMemory = LargeRegion<Granted>;
 
 /// Attached to mapped memory that an RDMA port could not register, so that not each message tries.
 #[derive(Debug)]
-pub(super) struct Refused {
+pub(super) struct RefusedRegion {
     rdma_port: u64,
 }
 
-impl Refused {
+impl RefusedRegion {
     /// Returns whether the RDMA port with this number has refused the memory.
     pub(super) fn is_known(rdma_port: u64, mapped: &MappedBytes) -> bool {
         let is_of = |refused: &Self| refused.rdma_port == rdma_port;
@@ -199,13 +199,13 @@ impl<U: Send + Sync + 'static> LargeRegion<U> {
         bytes: usize,
         access: RegionAccess,
     ) -> Result<Option<Self>, VerbsError> {
-        if Refused::is_known(rdma_port, mapped) {
+        if RefusedRegion::is_known(rdma_port, mapped) {
             return Ok(None);
         }
         mapped.memory().keep_from_children();
         let registered = Self::register(rdma_port, domain, mapped.memory(), bytes, access);
         let registered = registered.inspect_err(|_| {
-            mapped.attachments().attach(Refused { rdma_port });
+            mapped.attachments().attach(RefusedRegion { rdma_port });
         })?;
         Ok(Some(registered))
     }

@@ -22,8 +22,8 @@ use super::{
         partition::PartitionKey,
         port::PortState,
     },
-    connect_error::ConnectError,
     provider::Transport,
+    state_change_error::StateChangeError,
 };
 
 /// RDMA cannot be used, or one object of it cannot be had.
@@ -405,7 +405,7 @@ pub enum VerbsError {
     },
     /// A queue pair could not be brought to another state.
     #[error(transparent)]
-    Connect(#[from] Box<ConnectError>),
+    Connect(#[from] Box<StateChangeError>),
     /// A setting is outside its range.
     #[error("{setting} is {given}, and can be {allowed}")]
     Setting {

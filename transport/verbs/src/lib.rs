@@ -99,7 +99,6 @@
 
 pub mod abi;
 mod completion;
-mod connect_error;
 pub mod device;
 pub mod discovery;
 pub mod error;
@@ -111,6 +110,7 @@ mod queue_pair;
 #[cfg(feature = "rdma-sys")]
 #[cfg_attr(docsrs, doc(cfg(feature = "rdma-sys")))]
 pub mod raw;
+mod state_change_error;
 
 #[cfg(feature = "all")]
 #[cfg_attr(docsrs, doc(cfg(feature = "all")))]
@@ -152,7 +152,6 @@ pub use completion::wait::CompletionWait;
 pub use completion::work_completion::{
     Completed, CompletionFailure, CompletionKind, WorkCompletion,
 };
-pub use connect_error::{ConnectCause, ConnectError};
 pub use device::Device;
 pub use device::async_event::{AsyncEvent, AsyncEvents, PortEvent, QueuePairEvent};
 pub use device::fork_report::ForkReport;
@@ -184,6 +183,7 @@ pub use queue_pair::{
     connection::ConnectionSettings,
     endpoint::{FirstSequence, LocalPort, RemoteEndpoint},
 };
+pub use state_change_error::{ConnectCause, StateChangeError};
 
 /// The number of an error of the system, as `errno.h` has it.
 #[doc(no_inline)]

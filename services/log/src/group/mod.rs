@@ -20,7 +20,7 @@ use ibex_peers::discovery::Peers;
 
 use self::{
     member::MemberSender,
-    waiting::{Round, has},
+    waiting::{Round, has, of_quorum},
 };
 use super::{LogError, LogSender, LogSource};
 
@@ -494,11 +494,4 @@ fn check_node<'a, T: ?Sized + 'a, C: Codec<T> + 'a>(
         "a peer of another node than the other members' cannot be one of their group: join one that \
          their node accepted or connected to"
     );
-}
-
-/// Returns the position up to which `quorum` of these have the log; 0 if they are fewer.
-fn of_quorum(mut positions: Vec<u64>, quorum: usize) -> u64 {
-    positions.sort_unstable_by(|a, b| b.cmp(a));
-    let last = quorum.saturating_sub(1);
-    positions.get(last).copied().unwrap_or(0)
 }

@@ -12,7 +12,7 @@ use ibex_core::{
     extend::{Untyped, warn_limited},
 };
 
-use super::{LogGroup, LogMemberLost, MemberSender, member::MemberTurn, of_quorum};
+use super::{LogGroup, LogMemberLost, MemberSender, member::MemberTurn};
 use crate::{LogError, LogSource, error::LogFailure, source::is_past, until_quorum::UntilQuorum};
 
 /// Result of a round.
@@ -328,3 +328,10 @@ async fn let_others_run() {
 
 /// The answers and losses that a group keeps for the program.
 const MOST_KEPT: usize = 64;
+
+/// Returns the position up to which `quorum` of these have the log; 0 if they are fewer.
+pub(super) fn of_quorum(mut positions: Vec<u64>, quorum: usize) -> u64 {
+    positions.sort_unstable_by(|a, b| b.cmp(a));
+    let last = quorum.saturating_sub(1);
+    positions.get(last).copied().unwrap_or(0)
+}

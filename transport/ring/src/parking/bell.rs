@@ -22,7 +22,7 @@ use ibex_base::fork;
 /// a turn on the ringing thread.
 pub struct Bell {
     fd: OwnedFd,
-    caller: Mutex<Option<Caller>>,
+    caller: Mutex<Option<RunTurn>>,
     /// The ends whose guards rang since the engine last asked.
     rung: Mutex<Vec<RungEnd>>,
     /// True if there are some.
@@ -40,7 +40,7 @@ pub struct RungEnd {
 }
 
 /// Runs a turn of an engine that runs on its callers' threads.
-type Caller = Arc<dyn Fn() + Send + Sync>;
+type RunTurn = Arc<dyn Fn() + Send + Sync>;
 
 impl Bell {
     /// Takes a bell from the pool, or makes one.
@@ -126,7 +126,7 @@ impl Bell {
 
     // No thread panics while it holds one of these locks, so poison would mean nothing.
 
-    fn caller(&self) -> MutexGuard<'_, Option<Caller>> {
+    fn caller(&self) -> MutexGuard<'_, Option<RunTurn>> {
         self.caller.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -8,7 +8,7 @@ use ibex_ring::memory::{LargeLease, MappedBytes, MemoryError, MemoryUse, RingLea
 use ibex_verbs::{MemoryWindow, RegionAccess, VerbsError, provider::WindowKind};
 
 use super::{
-    super::registered_memory::{GrantedMemory, Refused, RegisteredMessage, RegisteredRing},
+    super::registered_memory::{GrantedMemory, RefusedRegion, RegisteredMessage, RegisteredRing},
     RdmaPort,
 };
 
@@ -115,7 +115,7 @@ impl RdmaPort {
     /// Returns whether mapped memory is still to be registered: it is not for good, and was not
     /// refused before.
     pub(crate) fn registers_mapped(&self, mapped: &MappedBytes, is_granted: bool) -> bool {
-        !Refused::is_known(self.number, mapped)
+        !RefusedRegion::is_known(self.number, mapped)
             && (is_granted || self.registered_mapped(mapped, None).is_none())
     }
 

@@ -117,7 +117,7 @@ impl DatagramQueuePair {
     /// Lets the queue pair receive and send: INIT → RTR → RTS. Returns the longest datagram, in bytes.
     ///
     /// # Errors
-    /// [`ConnectError`](crate::ConnectError) with all attributes. The queue pair has to be dropped
+    /// [`StateChangeError`](crate::StateChangeError) with all attributes. The queue pair has to be dropped
     /// then.
     pub fn start(&mut self, first: FirstSequence, local: LocalPort) -> Result<u32, VerbsError> {
         self.any.state.local = Some(local);

@@ -52,7 +52,7 @@ impl<K: Unacknowledged> QueuePair<K> {
     /// send is flushed, and receives have gone on meanwhile.
     ///
     /// # Errors
-    /// [`ConnectError`](crate::ConnectError) if the device refuses: no send has failed, or the
+    /// [`StateChangeError`](crate::StateChangeError) if the device refuses: no send has failed, or the
     /// queue pair is in ERR.
     pub fn recover_sends(&mut self) -> Result<(), VerbsError> {
         use crate::{QueuePairState, abi::queue_pair_attributes::QueuePairAttributes};
@@ -76,7 +76,7 @@ impl<K: Connected> QueuePair<K> {
     /// send as soon as this end is at RTR, so receives are posted before.
     ///
     /// # Errors
-    /// [`VerbsError`]: the ends do not fit, or [`ConnectError`](crate::ConnectError) with all
+    /// [`VerbsError`]: the ends do not fit, or [`StateChangeError`](crate::StateChangeError) with all
     /// attributes. The queue pair has to be dropped then.
     pub fn connect(
         &mut self,

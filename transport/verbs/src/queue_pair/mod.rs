@@ -177,7 +177,7 @@ impl<K> QueuePair<K> {
     /// more.
     ///
     /// # Errors
-    /// [`ConnectError`](crate::ConnectError) if the device refuses, which a device that is gone does.
+    /// [`StateChangeError`](crate::StateChangeError) if the device refuses, which a device that is gone does.
     pub fn fail(&mut self) -> Result<(), VerbsError> {
         self.any.fail()
     }

@@ -10,10 +10,10 @@ use crate::{
         attribute_mask::AttributeMask, port::Mtu, queue_pair_attributes::QueuePairAttributes,
         queue_pair_kind::QueuePairKind, queue_pair_state::QueuePairState,
     },
-    connect_error::{ConnectCause, ConnectError},
     device::DeviceContext,
     error::VerbsError,
     provider::{PairHandle, QueriedPair},
+    state_change_error::{ConnectCause, StateChangeError},
 };
 
 /// The state that a queue pair was last brought to. Its owner destroys the queue pair, and not before
@@ -81,7 +81,7 @@ impl PairLifecycle {
                 }
             }
         };
-        Err(VerbsError::Connect(Box::new(ConnectError {
+        Err(VerbsError::Connect(Box::new(StateChangeError {
             device: context.name().to_owned(),
             queue_pair: self.number,
             from: self.now,

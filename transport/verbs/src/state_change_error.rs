@@ -15,7 +15,7 @@ use super::{
 
 /// A queue pair could not be brought to another state, with all known facts.
 #[derive(Debug)]
-pub struct ConnectError {
+pub struct StateChangeError {
     /// The device's name.
     pub device: String,
     /// Our queue pair.
@@ -43,7 +43,7 @@ pub enum ConnectCause {
     Refused(Errno),
 }
 
-impl fmt::Display for ConnectError {
+impl fmt::Display for StateChangeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -73,7 +73,7 @@ impl fmt::Display for ConnectError {
     }
 }
 
-impl ConnectError {
+impl StateChangeError {
     fn next_step(&self) -> &'static str {
         match &self.cause {
             ConnectCause::Illegal => "this is a mistake of the program",
@@ -91,4 +91,4 @@ impl ConnectError {
     }
 }
 
-impl std::error::Error for ConnectError {}
+impl std::error::Error for StateChangeError {}
