@@ -2,12 +2,9 @@
 
 use std::ffi::{c_int, c_void};
 use std::fmt;
-use std::os::fd::RawFd;
 use std::ptr::NonNull;
 
-use rustix::io::Errno;
-
-use super::{ChannelHandle, CompletionHandle, ContextHandle};
+use super::{ChannelHandle, CompletionHandle};
 use crate::abi::PollAttributes;
 
 /// `ibv_start_poll`.
@@ -86,36 +83,4 @@ pub struct ExtendedQueue {
     pub entries: u32,
     /// The calls by which the queue is polled.
     pub calls: BatchCalls,
-}
-
-/// The part of [`Provider`](super::Provider) that is about completions.
-///
-/// # Safety
-/// The contract of [`Provider`](super::Provider).
-pub trait CompletionProvider {
-    /// `ibv_create_comp_channel`; returns its descriptor too.
-    unsafe fn create_channel(
-        &self,
-        context: ContextHandle,
-    ) -> Result<(ChannelHandle, RawFd), Errno>;
-    /// `ibv_get_cq_event`; returns the tag of the queue, or `None` without an event. The caller has to
-    /// acknowledge it.
-    unsafe fn channel_event(&self, channel: ChannelHandle) -> Result<Option<u64>, Errno>;
-    /// `ibv_create_cq` on a completion vector; returns the size of the queue.
-    unsafe fn create_completion_queue(
-        &self,
-        context: ContextHandle,
-        init: &CompletionInit,
-    ) -> Result<(CompletionHandle, u32), Errno>;
-    /// `ibv_create_cq_ex` for one thread, with the fields that [`BatchCalls`] has.
-    /// `EOPNOTSUPP` where there is none, or none with times.
-    unsafe fn create_extended_queue(
-        &self,
-        context: ContextHandle,
-        init: &CompletionInit,
-    ) -> Result<ExtendedQueue, Errno>;
-    /// `ibv_query_rt_values_ex`: the clock, now.
-    unsafe fn read_clock(&self, context: ContextHandle) -> Result<u64, Errno>;
-    /// `ibv_ack_cq_events`.
-    unsafe fn acknowledge(&self, queue: CompletionHandle, events: u32);
 }

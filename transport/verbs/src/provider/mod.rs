@@ -27,18 +27,11 @@
 pub(crate) mod all;
 mod attributes;
 mod completion;
-#[cfg(feature = "all")]
-pub(crate) mod datagram;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
-#[cfg(feature = "all")]
-pub(crate) mod foreign;
 #[cfg(feature = "libibverbs")]
 mod libibverbs;
-mod memory;
 mod shared_receives;
-#[cfg(feature = "all")]
-pub(crate) mod xrc;
 
 use std::ffi::{c_int, c_void};
 use std::fmt;
@@ -49,7 +42,7 @@ use rustix::io::Errno;
 
 use super::{
     abi::{
-        RecvWr, SendWr, Wc, attribute_mask::AttributeMask, enumeration::enumeration,
+        BindInfo, RecvWr, SendWr, Wc, attribute_mask::AttributeMask, enumeration::enumeration,
         fork_status::ForkStatus, gid::GidEntry, port::PortAttributes,
         queue_pair_attributes::QueuePairAttributes, queue_pair_kind::QueuePairKind,
     },
@@ -58,15 +51,11 @@ use super::{
 
 pub use attributes::{AtomicSupport, DeviceAttributes};
 pub use completion::{
-    BatchCalls, CompletionInit, CompletionProvider, EndPoll, ExtendedQueue, NextPoll, ReadField,
-    ReadTime, StartPoll,
+    BatchCalls, CompletionInit, EndPoll, ExtendedQueue, NextPoll, ReadField, ReadTime, StartPoll,
 };
 #[cfg(feature = "libibverbs")]
 pub use libibverbs::Libibverbs;
-pub use memory::{MemoryProvider, RegisteredRegion};
-pub use shared_receives::{
-    CreatedSharedReceive, SharedReceiveAttributes, SharedReceiveInit, SharedReceiveProvider,
-};
+pub use shared_receives::{CreatedSharedReceive, SharedReceiveAttributes, SharedReceiveInit};
 
 /// [`ibv_post_send(3)`](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html).
 pub type PostSend = unsafe extern "C" fn(*mut c_void, *mut SendWr, *mut *mut SendWr) -> c_int;
@@ -235,6 +224,17 @@ pub struct OpenedContext {
     pub async_fd: RawFd,
 }
 
+/// A registered region's keys.
+#[derive(Clone, Copy, Debug)]
+pub struct RegisteredRegion {
+    /// The region.
+    pub handle: RegionHandle,
+    /// The key for our own requests.
+    pub lkey: u32,
+    /// The key for the peer's requests.
+    pub rkey: u32,
+}
+
 /// `enum ibv_mw_type`: how a memory window is bound and invalidated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WindowKind {
@@ -312,27 +312,14 @@ pub struct RawEvent {
     pub element: u64,
 }
 
-mod sealed {
-    /// Limits providers to those of this module.
-    pub trait Sealed {}
-}
-
-/// The calls of the control path. Sealed: see the module's rules.
+/// The calls of the control path. [`AllProvider`](all::AllProvider) limits providers to those of this
+/// module: see its rules.
 ///
 /// # Safety
 /// Every `unsafe` method asks for one thing: the handles given to it came from this provider and
 /// have not been destroyed; destroying calls also require that no other object still uses the one
 /// destroyed. A refusal has the errno of the call of the same name in libibverbs.
-pub trait Provider:
-    MemoryProvider
-    + CompletionProvider
-    + SharedReceiveProvider
-    + all::AllProvider
-    + sealed::Sealed
-    + Send
-    + Sync
-    + fmt::Debug
-{
+pub trait Provider: all::AllProvider + Send + Sync + fmt::Debug {
     /// `ibv_get_device_list`, or the reason why there is no list.
     fn devices(&self) -> Result<Vec<DeviceEntry>, VerbsError>;
     /// Returns whether handles are pointers of libibverbs.
@@ -378,4 +365,88 @@ pub trait Provider:
     ) -> Result<(), Errno>;
     /// [`ibv_query_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_query_qp.3.html).
     unsafe fn query_pair(&self, pair: PairHandle) -> Result<QueriedPair, Errno>;
+
+    // ---- Protection domains and memory -----------------------------------------------
+
+    /// [`ibv_alloc_pd(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_pd.3.html).
+    unsafe fn create_domain(&self, context: ContextHandle) -> Result<DomainHandle, Errno>;
+    /// [`ibv_reg_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html). The range is
+    /// mapped, and stays so until the region is destroyed.
+    unsafe fn register(
+        &self,
+        domain: DomainHandle,
+        base: NonNull<u8>,
+        bytes: usize,
+        access: u32,
+    ) -> Result<RegisteredRegion, Errno>;
+
+    /// [`ibv_alloc_mw(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_mw.3.html); returns the
+    /// window's key too.
+    unsafe fn create_window(
+        &self,
+        domain: DomainHandle,
+        kind: WindowKind,
+    ) -> Result<(WindowHandle, u32), Errno>;
+    /// [`ibv_bind_mw(3)`](https://man7.org/linux/man-pages/man3/ibv_bind_mw.3.html), for a window of
+    /// type 1; returns the key that it gets. The region in `info` exists, or is null.
+    unsafe fn bind_window(
+        &self,
+        pair: PairHandle,
+        window: WindowHandle,
+        wr_id: u64,
+        flags: u32,
+        info: &BindInfo,
+    ) -> Result<u32, Errno>;
+    /// Notes the key that a window of type 2 has got, from which the driver knows its next one.
+    unsafe fn set_window_key(&self, window: WindowHandle, key: u32);
+
+    // ---- Completions -----------------------------------------------------------------
+
+    /// `ibv_create_comp_channel`; returns its descriptor too.
+    unsafe fn create_channel(
+        &self,
+        context: ContextHandle,
+    ) -> Result<(ChannelHandle, RawFd), Errno>;
+    /// `ibv_get_cq_event`; returns the tag of the queue, or `None` without an event. The caller has to
+    /// acknowledge it.
+    unsafe fn channel_event(&self, channel: ChannelHandle) -> Result<Option<u64>, Errno>;
+    /// `ibv_create_cq` on a completion vector; returns the size of the queue.
+    unsafe fn create_completion_queue(
+        &self,
+        context: ContextHandle,
+        init: &CompletionInit,
+    ) -> Result<(CompletionHandle, u32), Errno>;
+    /// `ibv_create_cq_ex` for one thread, with the fields that [`BatchCalls`] has.
+    /// `EOPNOTSUPP` where there is none, or none with times.
+    unsafe fn create_extended_queue(
+        &self,
+        context: ContextHandle,
+        init: &CompletionInit,
+    ) -> Result<ExtendedQueue, Errno>;
+    /// `ibv_query_rt_values_ex`: the clock, now.
+    unsafe fn read_clock(&self, context: ContextHandle) -> Result<u64, Errno>;
+    /// `ibv_ack_cq_events`.
+    unsafe fn acknowledge(&self, queue: CompletionHandle, events: u32);
+
+    // ---- Shared receive queues -------------------------------------------------------
+
+    /// `ibv_create_srq`; for extended connections
+    /// [`ibv_create_srq_ex(3)`](https://man7.org/linux/man-pages/man3/ibv_create_srq_ex.3.html) of the
+    /// type `IBV_SRQT_XRC`, and `ibv_get_srq_num`.
+    unsafe fn create_shared_receive(
+        &self,
+        domain: DomainHandle,
+        init: &SharedReceiveInit,
+    ) -> Result<CreatedSharedReceive, Errno>;
+    /// `ibv_modify_srq` with `IBV_SRQ_LIMIT`.
+    unsafe fn arm_shared_receive_limit(
+        &self,
+        queue: SharedReceiveHandle,
+        limit: u32,
+    ) -> Result<(), Errno>;
+    /// [`ibv_query_srq(3)`](https://man7.org/linux/man-pages/man3/ibv_query_srq.3.html).
+    unsafe fn query_shared_receive(
+        &self,
+        queue: SharedReceiveHandle,
+    ) -> Result<SharedReceiveAttributes, Errno>;
 }

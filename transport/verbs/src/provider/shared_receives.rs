@@ -1,8 +1,6 @@
 //! The calls for shared receive queues.
 
-use rustix::io::Errno;
-
-use super::{CompletionHandle, DomainHandle, SharedReceiveHandle, XrcDomainHandle};
+use super::{CompletionHandle, SharedReceiveHandle, XrcDomainHandle};
 
 /// `ibv_srq_attr`: a shared receive queue as its device describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,30 +37,4 @@ pub struct CreatedSharedReceive {
     pub requests: u32,
     /// Scatter entries of a receive.
     pub entries: u32,
-}
-
-/// The part of [`Provider`](super::Provider) that is about shared receive queues.
-///
-/// # Safety
-/// The contract of [`Provider`](super::Provider).
-pub trait SharedReceiveProvider {
-    /// `ibv_create_srq`; for extended connections
-    /// [`ibv_create_srq_ex(3)`](https://man7.org/linux/man-pages/man3/ibv_create_srq_ex.3.html) of the
-    /// type `IBV_SRQT_XRC`, and `ibv_get_srq_num`.
-    unsafe fn create_shared_receive(
-        &self,
-        domain: DomainHandle,
-        init: &SharedReceiveInit,
-    ) -> Result<CreatedSharedReceive, Errno>;
-    /// `ibv_modify_srq` with `IBV_SRQ_LIMIT`.
-    unsafe fn arm_shared_receive_limit(
-        &self,
-        queue: SharedReceiveHandle,
-        limit: u32,
-    ) -> Result<(), Errno>;
-    /// [`ibv_query_srq(3)`](https://man7.org/linux/man-pages/man3/ibv_query_srq.3.html).
-    unsafe fn query_shared_receive(
-        &self,
-        queue: SharedReceiveHandle,
-    ) -> Result<SharedReceiveAttributes, Errno>;
 }

@@ -5,32 +5,34 @@
 //! contract adds that its handle is not used again.
 
 use std::collections::VecDeque;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
+use std::ptr::NonNull;
 
 use rustix::io::Errno;
+use rustix::mm::Advice;
 
 use super::{
-    Call, FakeProvider, Modification,
-    handle::{id_of, take_back},
+    Call, FakeExtended, FakeProvider, Modification,
+    batch::batch_calls,
+    handle::id_of,
     hot::HOT,
-    refuse_if,
-    world::{Batch, FakeContext, FakePair, bell, unring},
+    objects::refuse_read_only,
+    world::{FakeChannel, FakeContext, FakeDomain, FakeRegion, Maker, bell, unring},
 };
 use crate::{
     abi::{
-        attribute_mask::AttributeMask, fork_status::ForkStatus, gid::GidEntry,
-        port::PortAttributes, queue_pair_attributes::QueuePairAttributes,
-        queue_pair_kind::QueuePairKind,
+        BindInfo, SendWr, attribute_mask::AttributeMask, fork_status::ForkStatus, gid::GidEntry,
+        port::PortAttributes, queue_pair_attributes::QueuePairAttributes, wr_opcode,
     },
     error::VerbsError,
     provider::{
-        AnyHandle, ContextHandle, CreatedPair, DeviceAttributes, DeviceEntry, DomainHandle,
-        NodeType, OpenedContext, PairHandle, Provider, QueriedPair, QueuePairInit, RawEvent,
-        sealed,
+        AnyHandle, ChannelHandle, CompletionHandle, CompletionInit, ContextHandle, CreatedPair,
+        CreatedSharedReceive, DeviceAttributes, DeviceEntry, DomainHandle, ExtendedQueue, NodeType,
+        OpenedContext, PairHandle, Provider, QueriedPair, QueuePairInit, RawEvent, RegionHandle,
+        RegisteredRegion, SharedReceiveAttributes, SharedReceiveHandle, SharedReceiveInit,
+        WindowHandle, WindowKind,
     },
 };
-
-impl sealed::Sealed for FakeProvider {}
 
 impl Provider for FakeProvider {
     fn devices(&self) -> Result<Vec<DeviceEntry>, VerbsError> {
@@ -184,56 +186,8 @@ impl Provider for FakeProvider {
         domain: DomainHandle,
         init: &QueuePairInit,
     ) -> Result<CreatedPair, Errno> {
-        let mut state = self.world.lock();
         // SAFETY: the trait's contract.
-        let (domain, send_completions, receive_completions, shared) = unsafe {
-            (
-                id_of(domain.as_ptr()),
-                id_of(init.send_queue.as_ptr()),
-                id_of(init.receive_queue.as_ptr()),
-                init.shared.map(|queue| id_of(queue.as_ptr())),
-            )
-        };
-        let context = state.domains[&domain].context;
-        state.grant_at(Call::CreatePair, context)?;
-        let device = state.device_of(context);
-        let (limits, mut sizes) = (&device.attributes, init.sizes);
-        let most = limits.max_queue_pair_requests;
-        if sizes.send_requests > most
-            || sizes.receive_requests > most
-            || sizes.send_entries.max(sizes.receive_entries) > limits.max_entries
-            || sizes.inline_bytes > device.max_inline_bytes
-        {
-            return Err(Errno::INVAL);
-        }
-        if state.pairs.len() >= limits.max_queue_pairs as usize {
-            return Err(Errno::NOMEM);
-        }
-        if init.kind == QueuePairKind::XrcSend && !device.has_xrc {
-            return Err(Errno::OPNOTSUPP);
-        }
-        let (sends, receives) = (sizes.send_requests, sizes.receive_requests);
-        sizes.send_requests = device.queue_size(sends);
-        if shared.is_none() {
-            sizes.receive_requests = device.queue_size(receives);
-        }
-        let id = state.new_id();
-        state.pairs.insert(
-            id,
-            FakePair {
-                domain,
-                sizes,
-                send_completions,
-                receive_completions,
-                shared,
-                ..FakePair::new(init.kind, context)
-            },
-        );
-        Ok(CreatedPair {
-            handle: PairHandle::new(self.handle(id)).expect("a box"),
-            number: id as u32,
-            sizes,
-        })
+        unsafe { self.new_pair(domain, init) }
     }
 
     unsafe fn modify_pair(
@@ -263,59 +217,226 @@ impl Provider for FakeProvider {
         state.grant_at(Call::QueryPair, context)?;
         state.describe_pair(id)
     }
-}
 
-/// The ends of objects, by the contract of [`Provider`].
-impl FakeProvider {
-    pub(super) unsafe fn close(&self, context: ContextHandle) -> Result<(), Errno> {
+    unsafe fn create_domain(&self, context: ContextHandle) -> Result<DomainHandle, Errno> {
         let mut state = self.world.lock();
-        state.grant(Call::Close)?;
+        // SAFETY: the trait's contract.
+        let context = unsafe { id_of(context.as_ptr()) };
+        state.grant_at(Call::CreateDomain, context)?;
+        let id = state.new_id();
+        state.domains.insert(id, FakeDomain { context });
+        Ok(DomainHandle::new(self.handle(id)).expect("a box"))
+    }
+
+    unsafe fn register(
+        &self,
+        domain: DomainHandle,
+        base: NonNull<u8>,
+        bytes: usize,
+        access: u32,
+    ) -> Result<RegisteredRegion, Errno> {
+        let mut state = self.world.lock();
+        // SAFETY: the trait's contract.
+        let domain = unsafe { id_of(domain.as_ptr()) };
+        let start = base.as_ptr().expose_provenance() as u64;
+        state.advise_fork(start, bytes as u64, Advice::LinuxDontFork);
+        let context = state.domains[&domain].context;
+        let granted = state.grant_at(Call::Register, context);
+        if let Err(errno) = granted.and_then(|()| refuse_read_only(start, access)) {
+            state.advise_fork(start, bytes as u64, Advice::LinuxDoFork);
+            return Err(errno);
+        }
+        let id = state.new_id();
+        state.regions.insert(
+            id,
+            FakeRegion {
+                domain,
+                base: start,
+                bytes: bytes as u64,
+                access,
+                maker: Maker::calls(),
+                foreign: None,
+            },
+        );
+        Ok(RegisteredRegion {
+            handle: RegionHandle::new(self.handle(id)).expect("a box"),
+            lkey: id as u32,
+            rkey: id as u32,
+        })
+    }
+
+    unsafe fn create_window(
+        &self,
+        domain: DomainHandle,
+        kind: WindowKind,
+    ) -> Result<(WindowHandle, u32), Errno> {
+        // SAFETY: the trait's contract.
+        self.new_window(unsafe { id_of(domain.as_ptr()) }, kind)
+    }
+
+    unsafe fn bind_window(
+        &self,
+        pair: PairHandle,
+        window: WindowHandle,
+        wr_id: u64,
+        flags: u32,
+        info: &BindInfo,
+    ) -> Result<u32, Errno> {
+        let mut request = SendWr {
+            wr_id,
+            opcode: wr_opcode::BIND_WINDOW,
+            send_flags: flags,
+            ..SendWr::EMPTY
+        };
+        request.bind.window = window.as_ptr();
+        request.bind.info = *info;
+        // SAFETY: the trait's contract.
+        let (pair, window) = unsafe { (id_of(pair.as_ptr()), id_of(window.as_ptr())) };
+        self.bind_first(pair, window, request)
+    }
+
+    unsafe fn set_window_key(&self, _window: WindowHandle, _key: u32) {
+        // The key is known since the binding.
+    }
+
+    unsafe fn create_channel(
+        &self,
+        context: ContextHandle,
+    ) -> Result<(ChannelHandle, RawFd), Errno> {
+        let mut state = self.world.lock();
+        // SAFETY: the trait's contract.
+        let context = unsafe { id_of(context.as_ptr()) };
+        state.grant_at(Call::CreateChannel, context)?;
+        let fd = bell()?;
+        let raw = fd.as_raw_fd();
+        let id = state.new_id();
+        state.channels.insert(
+            id,
+            FakeChannel {
+                context,
+                events: VecDeque::new(),
+                fd,
+            },
+        );
+        let handle = ChannelHandle::new(self.handle(id)).expect("a box");
+        Ok((handle, raw))
+    }
+
+    unsafe fn channel_event(&self, channel: ChannelHandle) -> Result<Option<u64>, Errno> {
+        let mut state = self.world.lock();
+        state.grant(Call::ChannelEvent)?;
+        // SAFETY: the trait's contract.
+        let id = unsafe { id_of(channel.as_ptr()) };
+        let channel = state.channels.get_mut(&id).ok_or(Errno::BADF)?;
+        let Some(queue) = channel.events.pop_front() else {
+            return Ok(None);
+        };
+        unring(&channel.fd);
+        let queue = state.completions.get_mut(&queue).ok_or(Errno::BADF)?;
+        queue.unacknowledged += 1;
+        Ok(Some(queue.tag))
+    }
+
+    unsafe fn create_completion_queue(
+        &self,
+        context: ContextHandle,
+        init: &CompletionInit,
+    ) -> Result<(CompletionHandle, u32), Errno> {
+        let mut state = self.world.lock();
+        // SAFETY: the trait's contract.
+        let context = unsafe { id_of(context.as_ptr()) };
+        state.grant_at(Call::CreateCompletionQueue, context)?;
+        // SAFETY: the trait's contract.
+        let channel = init.channel.map(|one| unsafe { id_of(one.as_ptr()) });
+        let (id, capacity) = state.new_completions(context, init, channel, None)?;
+        let handle = CompletionHandle::new(self.handle(id)).expect("a box");
+        Ok((handle, capacity))
+    }
+
+    unsafe fn create_extended_queue(
+        &self,
+        context: ContextHandle,
+        init: &CompletionInit,
+    ) -> Result<ExtendedQueue, Errno> {
+        let mut state = self.world.lock();
+        // SAFETY: the trait's contract.
+        let context = unsafe { id_of(context.as_ptr()) };
+        state.grant_at(Call::CreateExtendedQueue, context)?;
+        // SAFETY: the trait's contract.
+        let channel = init.channel.map(|one| unsafe { id_of(one.as_ptr()) });
+        let device = state.device_of(context);
+        let kind = device.extended;
+        let lacks_times = init.times && device.clock.is_none();
+        if kind == FakeExtended::Absent || lacks_times {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let made = state.new_completions(context, init, channel, Some(kind));
+        let (id, entries) = made?;
+        let handle = self.handle(id);
+        // SAFETY: the handle was just made.
+        let calls = unsafe { batch_calls(&*handle, init) };
+        Ok(ExtendedQueue {
+            handle: CompletionHandle::new(handle).expect("a box"),
+            entries,
+            calls,
+        })
+    }
+
+    unsafe fn read_clock(&self, context: ContextHandle) -> Result<u64, Errno> {
+        let mut state = self.world.lock();
+        state.grant(Call::ReadClock)?;
         // SAFETY: the trait's contract.
         let id = unsafe { id_of(context.as_ptr()) };
-        let busy = state.domains.values().any(|domain| domain.context == id)
-            || state.buffers.values().any(|buffer| buffer.context == id)
-            || state.completions.values().any(|queue| queue.context == id)
-            || state.channels.values().any(|channel| channel.context == id)
-            || state
-                .xrc_domains
-                .values()
-                .any(|domain| domain.context == id);
-        refuse_if(busy)?;
-        state.contexts.remove(&id);
+        let clock = state.device_of(id).clock.ok_or(Errno::OPNOTSUPP)?;
+        Ok(state.ticks & clock.mask)
+    }
+
+    unsafe fn acknowledge(&self, queue: CompletionHandle, events: u32) {
+        let mut state = self.world.lock();
         // SAFETY: the trait's contract.
-        unsafe { take_back(context.as_ptr()) };
+        let id = unsafe { id_of(queue.as_ptr()) };
+        if let Some(queue) = state.completions.get_mut(&id) {
+            queue.unacknowledged = queue
+                .unacknowledged
+                .checked_sub(events)
+                .expect("no more acknowledgements than events");
+        }
+        state.acknowledged += u64::from(events);
+        state.acknowledgements += 1;
+    }
+
+    unsafe fn create_shared_receive(
+        &self,
+        domain: DomainHandle,
+        init: &SharedReceiveInit,
+    ) -> Result<CreatedSharedReceive, Errno> {
+        // SAFETY: the trait's contract.
+        unsafe { self.new_shared_receive(domain, init) }
+    }
+
+    unsafe fn arm_shared_receive_limit(
+        &self,
+        queue: SharedReceiveHandle,
+        limit: u32,
+    ) -> Result<(), Errno> {
+        let mut state = self.world.lock();
+        state.grant(Call::ArmSharedReceiveLimit)?;
+        state.limits_armed += 1;
+        // SAFETY: the trait's contract.
+        let id = unsafe { id_of(queue.as_ptr()) };
+        let queue = state.shared.get_mut(&id).ok_or(Errno::BADF)?;
+        queue.limit = limit as usize;
         Ok(())
     }
 
-    pub(super) unsafe fn destroy_pair(&self, pair: PairHandle) -> Result<(), Errno> {
+    unsafe fn query_shared_receive(
+        &self,
+        queue: SharedReceiveHandle,
+    ) -> Result<SharedReceiveAttributes, Errno> {
         let mut state = self.world.lock();
-        state.grant(Call::DestroyPair)?;
+        state.grant(Call::QuerySharedReceive)?;
         // SAFETY: the trait's contract.
-        let id = unsafe { id_of(pair.as_ptr()) };
-        // A device may keep a queue pair for as long as a window is bound by it, as soft-RoCE does.
-        let bound = state.windows.values().filter_map(|window| window.bound);
-        refuse_if(bound.map(|bound| bound.pair).any(|pair| pair == id))?;
-        refuse_if(state.groups.iter().any(|(_, pair)| *pair == id))?;
-        if state.close_pair(id)
-            && let Some(pair) = state.pairs.remove(&id)
-        {
-            // Completions of a destroyed queue pair are taken out of its queues
-            // (ibv_destroy_qp(3)).
-            for queue in [pair.send_completions, pair.receive_completions] {
-                if let Some(queue) = state.completions.get_mut(&queue) {
-                    // An extended queue is made for one thread, so no lock separates the two calls.
-                    assert!(
-                        matches!(queue.batch, Batch::None),
-                        "a queue pair goes in the middle of a batch"
-                    );
-                    queue
-                        .ready
-                        .retain(|one| u64::from(one.completion.qp_num) != id);
-                }
-            }
-        }
-        // SAFETY: the trait's contract.
-        unsafe { take_back(pair.as_ptr()) };
-        Ok(())
+        let id = unsafe { id_of(queue.as_ptr()) };
+        state.describe_shared(id)
     }
 }

@@ -19,7 +19,7 @@ use crate::{
         queue_pair_state::QueuePairState,
         send_flags, wc_flags, wc_opcode, wr_opcode,
     },
-    provider::{AddressObject, DomainHandle, PairHandle, datagram::DatagramProvider},
+    provider::AddressObject,
 };
 
 /// An address handle.
@@ -40,49 +40,6 @@ pub struct PostedDatagram {
     pub q_key: u32,
 }
 
-impl DatagramProvider for FakeProvider {
-    unsafe fn create_address(
-        &self,
-        domain: DomainHandle,
-        vector: &AddressVector,
-    ) -> Result<AddressObject, Errno> {
-        let mut state = self.world.lock();
-        state.grant(super::Call::CreateAddress)?;
-        // SAFETY: the trait's contract.
-        let domain = unsafe { id_of(domain.as_ptr()) };
-        state.source_of(state.domains[&domain].context, vector)?;
-        let id = state.new_id();
-        let vector = *vector;
-        state.addresses.insert(id, FakeAddress { domain, vector });
-        Ok(AddressObject::new(self.handle(id)).expect("a box"))
-    }
-
-    unsafe fn attach_multicast(&self, pair: PairHandle, group: Gid, _: u16) -> Result<(), Errno> {
-        let mut state = self.world.lock();
-        state.grant(super::Call::AttachMulticast)?;
-        // SAFETY: the trait's contract.
-        let id = unsafe { id_of(pair.as_ptr()) };
-        if state.pairs[&id].kind != QueuePairKind::Datagram || !group.is_multicast() {
-            return Err(Errno::INVAL);
-        }
-        // A queue pair that is attached twice still gets one copy.
-        if !state.groups.contains(&(group, id)) {
-            state.groups.push((group, id));
-        }
-        Ok(())
-    }
-
-    unsafe fn detach_multicast(&self, pair: PairHandle, group: Gid, _: u16) -> Result<(), Errno> {
-        let mut state = self.world.lock();
-        state.grant(super::Call::DetachMulticast)?;
-        // SAFETY: the trait's contract.
-        let id = unsafe { id_of(pair.as_ptr()) };
-        let place = state.groups.iter().position(|one| *one == (group, id));
-        state.groups.remove(place.ok_or(Errno::INVAL)?);
-        Ok(())
-    }
-}
-
 /// The ends of objects, by the contract of [`Provider`](crate::provider::Provider).
 impl FakeProvider {
     pub(super) unsafe fn destroy_address(&self, address: AddressObject) -> Result<(), Errno> {
@@ -99,7 +56,11 @@ impl FakeProvider {
 
 impl State {
     /// Returns the GID that packets by an address come from; `None` without a global route.
-    fn source_of(&self, context: u64, vector: &AddressVector) -> Result<Option<Gid>, Errno> {
+    pub(super) fn source_of(
+        &self,
+        context: u64,
+        vector: &AddressVector,
+    ) -> Result<Option<Gid>, Errno> {
         let ports = &self.device_of(context).ports;
         let port = ports.get(usize::from(vector.port).wrapping_sub(1));
         let port = port.ok_or(Errno::INVAL)?;

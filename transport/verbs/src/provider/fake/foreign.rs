@@ -15,78 +15,7 @@ use super::{
     handle::{id_of, take_back},
     world::{FakeRegion, Maker, State},
 };
-use crate::provider::{
-    BufferHandle, ContextHandle, DomainHandle, RegionHandle, RegisteredRegion,
-    foreign::ForeignProvider,
-};
-
-impl ForeignProvider for FakeProvider {
-    unsafe fn register_dmabuf(
-        &self,
-        domain: DomainHandle,
-        buffer: BorrowedFd<'_>,
-        offset: u64,
-        bytes: usize,
-        access: u32,
-    ) -> Result<RegisteredRegion, Errno> {
-        // SAFETY: the trait's contract.
-        let domain = unsafe { id_of(domain.as_ptr()) };
-        self.register_mapped(domain, buffer, offset, bytes, access)
-    }
-
-    unsafe fn create_buffer(
-        &self,
-        context: ContextHandle,
-        bytes: usize,
-        _align_log: u32,
-    ) -> Result<BufferHandle, Errno> {
-        // SAFETY: the trait's contract.
-        self.new_buffer(unsafe { id_of(context.as_ptr()) }, bytes)
-    }
-
-    unsafe fn write_buffer(
-        &self,
-        buffer: BufferHandle,
-        offset: u64,
-        from: &[u8],
-    ) -> Result<(), Errno> {
-        let mut state = self.world.lock();
-        // SAFETY: the trait's contract: the bytes are within the buffer.
-        unsafe {
-            let place = state.place_in_buffer(id_of(buffer.as_ptr()), offset)?;
-            place.copy_from(from.as_ptr(), from.len());
-        }
-        Ok(())
-    }
-
-    unsafe fn read_buffer(
-        &self,
-        buffer: BufferHandle,
-        offset: u64,
-        into: &mut [u8],
-    ) -> Result<(), Errno> {
-        let mut state = self.world.lock();
-        // SAFETY: the trait's contract: the bytes are within the buffer.
-        unsafe {
-            let place = state.place_in_buffer(id_of(buffer.as_ptr()), offset)?;
-            place.copy_to(into.as_mut_ptr(), into.len());
-        }
-        Ok(())
-    }
-
-    unsafe fn register_buffer(
-        &self,
-        domain: DomainHandle,
-        buffer: BufferHandle,
-        offset: u64,
-        bytes: usize,
-        access: u32,
-    ) -> Result<RegisteredRegion, Errno> {
-        // SAFETY: the trait's contract.
-        let (domain, buffer) = unsafe { (id_of(domain.as_ptr()), id_of(buffer.as_ptr())) };
-        self.register_in_buffer(domain, buffer, offset, bytes, access)
-    }
-}
+use crate::provider::{BufferHandle, RegionHandle, RegisteredRegion};
 
 /// The ends of objects, by the contract of [`Provider`](crate::provider::Provider).
 impl FakeProvider {

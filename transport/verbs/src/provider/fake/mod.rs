@@ -27,22 +27,22 @@
 //! Numbers follow what was measured on soft-RoCE where devices differ: a message longer
 //! than its receive is status 2 at the receiver and 11 at the sender.
 
+mod all;
 mod batch;
 mod call;
-mod completion;
 mod control;
 mod datagram;
 mod delivery;
 mod device;
+mod ends;
 mod fetch;
 mod foreign;
 mod handle;
 mod hot;
 mod mask;
-mod memory;
+mod new_queues;
 mod objects;
 mod script;
-mod shared_receives;
 mod window;
 mod world;
 mod xrc;

@@ -1,6 +1,7 @@
 //! How the objects of the fake are made, changed and described.
 
 use std::collections::VecDeque;
+use std::fs;
 
 use rustix::io::Errno;
 
@@ -10,7 +11,7 @@ use super::{
 };
 use crate::{
     abi::{
-        attribute_mask::AttributeMask, queue_pair_attributes::QueuePairAttributes,
+        access_flags, attribute_mask::AttributeMask, queue_pair_attributes::QueuePairAttributes,
         queue_pair_state::QueuePairState,
     },
     error::VerbsError,
@@ -155,5 +156,29 @@ impl State {
             },
         );
         Ok((id, capacity))
+    }
+}
+
+/// Fails as the kernel does where memory that is mapped for reading alone is registered with a right
+/// to write. The right to bind windows is one (`ib_access_writable`).
+pub(super) fn refuse_read_only(start: u64, access: u32) -> Result<(), Errno> {
+    const WRITES: u32 = access_flags::LOCAL_WRITE
+        | access_flags::REMOTE_WRITE
+        | access_flags::REMOTE_ATOMIC
+        | access_flags::WINDOW_BIND;
+    if access & WRITES == 0 {
+        return Ok(());
+    }
+    let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let is_read_only = maps.lines().any(|line| {
+        let (range, rest) = line.split_once(' ').unwrap_or_default();
+        let (first, end) = range.split_once('-').unwrap_or_default();
+        let number = |hexadecimal| u64::from_str_radix(hexadecimal, 16).unwrap_or(0);
+        (number(first)..number(end)).contains(&start) && rest.starts_with("r-")
+    });
+    if is_read_only {
+        Err(Errno::FAULT)
+    } else {
+        Ok(())
     }
 }

@@ -2,9 +2,7 @@
 //! receiving ends that several processes may hold.
 
 use std::collections::VecDeque;
-use std::os::fd::{BorrowedFd, RawFd};
 
-use rustix::fs::fstat;
 use rustix::io::Errno;
 
 use super::{
@@ -17,7 +15,7 @@ use crate::{
         queue_pair_attributes::QueuePairAttributes, queue_pair_kind::QueuePairKind,
         queue_pair_state::QueuePairState,
     },
-    provider::{ContextHandle, PairHandle, QueuePairSizes, XrcDomainHandle, xrc::XrcProvider},
+    provider::{QueuePairSizes, XrcDomainHandle},
 };
 
 /// An open domain of extended connections.
@@ -26,7 +24,7 @@ pub(super) struct FakeXrcDomain {
     pub(super) context: u64,
     /// The domain itself, which all that have opened the same file share.
     pub(super) shared: u64,
-    file: Option<(u64, u64)>,
+    pub(super) file: Option<(u64, u64)>,
 }
 
 /// What a shared receive queue for extended connections has beside receives.
@@ -35,83 +33,6 @@ pub(super) struct FakeXrcReceives {
     /// The open domain, and the domain itself.
     pub(super) domain: (u64, u64),
     pub(super) completions: u64,
-}
-
-impl XrcProvider for FakeProvider {
-    unsafe fn open_xrc_domain(
-        &self,
-        context: ContextHandle,
-        file: Option<RawFd>,
-        flags: i32,
-    ) -> Result<XrcDomainHandle, Errno> {
-        let mut state = self.world.lock();
-        state.grant(Call::OpenXrcDomain)?;
-        // SAFETY: the trait's contract.
-        let context = unsafe { id_of(context.as_ptr()) };
-        if !state.device_of(context).has_xrc {
-            return Err(Errno::OPNOTSUPP);
-        }
-        let file = match file {
-            // SAFETY: the caller holds the file open during the call.
-            Some(fd) => Some(fstat(unsafe { BorrowedFd::borrow_raw(fd) })?),
-            None => None,
-        };
-        let file = file.map(|found| (found.st_dev, found.st_ino));
-        let mut open = state.xrc_domains.values();
-        let present = open.find(|domain| file.is_some() && domain.file == file);
-        let present = present.map(|domain| domain.shared);
-        let shared = match present {
-            Some(_) if flags & libc::O_EXCL != 0 => return Err(Errno::INVAL),
-            Some(shared) => shared,
-            None if flags & libc::O_CREAT == 0 => return Err(Errno::INVAL),
-            None => state.new_id(),
-        };
-        let id = state.new_id();
-        let opened = FakeXrcDomain {
-            context,
-            shared,
-            file,
-        };
-        state.xrc_domains.insert(id, opened);
-        Ok(XrcDomainHandle::new(self.handle(id)).expect("a box"))
-    }
-
-    unsafe fn create_xrc_receiver(
-        &self,
-        context: ContextHandle,
-        domain: XrcDomainHandle,
-    ) -> Result<(PairHandle, u32), Errno> {
-        let mut state = self.world.lock();
-        state.grant(Call::CreatePair)?;
-        // SAFETY: the trait's contract.
-        let (context, domain) = unsafe { (id_of(context.as_ptr()), id_of(domain.as_ptr())) };
-        let id = state.new_id();
-        let pair = FakePair {
-            xrc: Some(state.xrc_domains[&domain].shared),
-            ..FakePair::new(QueuePairKind::XrcReceive, context)
-        };
-        state.pairs.insert(id, pair);
-        let handle = PairHandle::new(self.handle(id)).expect("a box");
-        Ok((handle, id as u32))
-    }
-
-    unsafe fn open_xrc_receiver(
-        &self,
-        _: ContextHandle,
-        domain: XrcDomainHandle,
-        number: u32,
-    ) -> Result<PairHandle, Errno> {
-        let mut state = self.world.lock();
-        state.grant(Call::OpenPair)?;
-        // SAFETY: the trait's contract.
-        let domain = unsafe { id_of(domain.as_ptr()) };
-        let id = u64::from(number);
-        let shared = state.xrc_domains[&domain].shared;
-        let pair = state.pairs.get_mut(&id);
-        let pair = pair.filter(|pair| pair.xrc == Some(shared));
-        pair.ok_or(Errno::INVAL)?.handles += 1;
-        Ok(PairHandle::new(self.handle(id)).expect("a box"))
-    }
 }
 
 /// The ends of objects, by the contract of [`Provider`](crate::provider::Provider).

@@ -4,24 +4,18 @@
 //! of operations; for the data path that table's own entries are handed out, so that a
 //! call costs one indirection less than through a wrapper.
 
-mod completion;
 #[cfg(feature = "all")]
-mod datagram;
+mod all;
+mod control;
 mod drivers;
 mod extended_queue;
-#[cfg(feature = "all")]
-mod foreign;
-mod memory;
 mod pairs;
 mod queries;
-mod shared_receives;
 mod sys;
-#[cfg(feature = "all")]
-mod xrc;
 
 use std::ffi::{CStr, c_int, c_void};
 use std::iter;
-use std::mem::{MaybeUninit, transmute, zeroed};
+use std::mem::transmute;
 use std::ptr;
 use std::sync::{PoisonError, RwLock};
 
@@ -29,19 +23,8 @@ use ibex_base::fork;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
-use super::{
-    AnyHandle, ContextHandle, CreatedPair, DeviceAttributes, DeviceEntry, DomainHandle, HotCalls,
-    NodeType, OpenedContext, PairHandle, Provider, QueriedPair, QueuePairInit, RawEvent,
-    SharedReceiveHandle, Transport, sealed,
-};
-use crate::{
-    abi::{
-        RecvWr, attribute_mask::AttributeMask, event_element::EventElement,
-        fork_status::ForkStatus, gid::GidEntry, port::PortAttributes,
-        queue_pair_attributes::QueuePairAttributes,
-    },
-    error::VerbsError,
-};
+use super::{DeviceEntry, HotCalls, NodeType, Transport};
+use crate::{abi::RecvWr, error::VerbsError};
 
 /// The system's library.
 #[derive(Debug)]
@@ -110,195 +93,6 @@ impl Libibverbs {
         // it stay valid.
         unsafe { sys::ibv_free_device_list(list) };
         Ok(result)
-    }
-}
-
-impl sealed::Sealed for Libibverbs {}
-
-impl Provider for Libibverbs {
-    fn devices(&self) -> Result<Vec<DeviceEntry>, VerbsError> {
-        let refused = |source| VerbsError::DeviceList { source };
-        // Without spare descriptors the library leaves devices out, or reports that the kernel has
-        // no verbs.
-        has_descriptors_to_spare().map_err(refused)?;
-        let listed = Self::listed()?;
-        if drivers::may_be_missing(listed.len()) && Self::load_drivers().map_err(refused)? {
-            return Self::listed();
-        }
-        Ok(listed)
-    }
-
-    fn is_libibverbs(&self) -> bool {
-        true
-    }
-
-    fn fork_status(&self) -> ForkStatus {
-        // SAFETY: the call takes nothing and returns a number. A library before rdma-core 35 does
-        // not have it; what stands in for it answers that fork support is not initialized.
-        ForkStatus::from_raw(unsafe { sys::ibv_is_fork_initialized() })
-    }
-
-    fn open(&self, name: &str) -> Result<OpenedContext, VerbsError> {
-        let refused = |source| VerbsError::Open {
-            device: name.to_owned(),
-            source,
-        };
-        has_descriptors_to_spare().map_err(refused)?;
-        Self::with_devices(|devices| {
-            let is_meant = |device: &&*mut sys::ibv_device| device_name(**device) == name;
-            let device = devices.iter().find(is_meant);
-            let device = device.ok_or_else(|| VerbsError::NoSuchDevice {
-                name: name.to_owned(),
-                present: devices.iter().map(|one| device_name(*one)).collect(),
-            })?;
-            clear_errno();
-            // SAFETY: an entry of a list that exists.
-            let context = unsafe { sys::ibv_open_device(*device) };
-            let handle = ContextHandle::new(context).ok_or_else(|| refused(last_errno()))?;
-            // SAFETY: the context is open.
-            let (ops, async_fd) = unsafe { ((*context).ops, (*context).async_fd) };
-            match hot_calls(&ops) {
-                Some(hot) => Ok(OpenedContext {
-                    handle,
-                    hot,
-                    async_fd,
-                }),
-                None => {
-                    // SAFETY: nothing was made from it.
-                    unsafe { sys::ibv_close_device(context) };
-                    Err(refused(Errno::OPNOTSUPP))
-                }
-            }
-        })?
-    }
-
-    unsafe fn destroy(&self, handle: AnyHandle) -> Result<(), Errno> {
-        // SAFETY: the trait's contract.
-        status(unsafe {
-            match handle {
-                AnyHandle::Context(it) => sys::ibv_close_device(it.as_ptr()),
-                AnyHandle::Domain(it) => sys::ibv_dealloc_pd(it.as_ptr()),
-                AnyHandle::Region(it) => sys::ibv_dereg_mr(it.as_ptr()),
-                AnyHandle::Window(it) => sys::ibv_dealloc_mw(it.as_ptr()),
-                AnyHandle::Buffer(it) => sys::ibv_free_dm(it.as_ptr()),
-                AnyHandle::Channel(it) => sys::ibv_destroy_comp_channel(it.as_ptr()),
-                AnyHandle::Completion(it) => sys::ibv_destroy_cq(it.as_ptr()),
-                AnyHandle::SharedReceive(it) => sys::ibv_destroy_srq(it.as_ptr()),
-                AnyHandle::Pair(it) => sys::ibv_destroy_qp(it.as_ptr()),
-                AnyHandle::Address(it) => sys::ibv_destroy_ah(it.as_ptr()),
-                AnyHandle::XrcDomain(it) => sys::ibv_close_xrcd(it.as_ptr()),
-            }
-        })
-    }
-
-    unsafe fn query_device(&self, context: ContextHandle) -> Result<DeviceAttributes, Errno> {
-        // SAFETY: the trait's contract.
-        unsafe { queries::device(context) }
-    }
-
-    unsafe fn query_port(&self, context: ContextHandle, port: u8) -> Result<PortAttributes, Errno> {
-        // SAFETY: the trait's contract.
-        unsafe { queries::port(context, port) }
-    }
-
-    unsafe fn query_gid(
-        &self,
-        context: ContextHandle,
-        port: u8,
-        index: u32,
-    ) -> Result<Option<GidEntry>, Errno> {
-        // SAFETY: the trait's contract.
-        unsafe { queries::gid(context, port, index) }
-    }
-
-    unsafe fn query_pkey(
-        &self,
-        context: ContextHandle,
-        port: u8,
-        index: u16,
-    ) -> Result<u16, Errno> {
-        let mut pkey = 0;
-        clear_errno();
-        // SAFETY: the trait's contract; `pkey` is written to.
-        let asked =
-            unsafe { sys::ibv_query_pkey(context.as_ptr(), port, index.into(), &raw mut pkey) };
-        minus_one(asked)?;
-        Ok(u16::from_be(pkey))
-    }
-
-    unsafe fn async_event(&self, context: ContextHandle) -> Result<Option<RawEvent>, Errno> {
-        let mut raw = MaybeUninit::<sys::ibv_async_event>::zeroed();
-        clear_errno();
-        // SAFETY: the trait's contract; the event is written to.
-        match minus_one(unsafe { sys::ibv_get_async_event(context.as_ptr(), raw.as_mut_ptr()) }) {
-            Ok(()) => {}
-            Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
-            Err(errno) => return Err(errno),
-        }
-        // SAFETY: the kind determines which element is set. The object that it points to exists
-        // until the event is acknowledged, below.
-        unsafe {
-            let event_type = (*raw.as_ptr()).event_type;
-            let element = &raw const (*raw.as_ptr()).element;
-            let element = match EventElement::of(event_type) {
-                EventElement::QueuePair => (*(*element).qp).qp_num.into(),
-                EventElement::CompletionQueue => (*(*element).cq).cq_context.addr() as u64,
-                EventElement::ReceiveQueue => (*(*element).srq).srq_context.addr() as u64,
-                EventElement::Port => (*element).port_num as u64,
-                EventElement::Nothing => 0,
-            };
-            sys::ibv_ack_async_event(raw.as_mut_ptr());
-            Ok(Some(RawEvent {
-                event_type,
-                element,
-            }))
-        }
-    }
-
-    unsafe fn create_pair(
-        &self,
-        domain: DomainHandle,
-        init: &QueuePairInit,
-    ) -> Result<CreatedPair, Errno> {
-        // SAFETY: integers and pointers, for which zeros are a value.
-        let mut raw: sys::ibv_qp_init_attr = unsafe { zeroed() };
-        raw.send_cq = init.send_queue.as_ptr();
-        raw.recv_cq = init.receive_queue.as_ptr();
-        raw.srq = init
-            .shared
-            .map_or(ptr::null_mut(), SharedReceiveHandle::as_ptr);
-        raw.cap.max_send_wr = init.sizes.send_requests;
-        raw.cap.max_recv_wr = init.sizes.receive_requests;
-        raw.cap.max_send_sge = init.sizes.send_entries;
-        raw.cap.max_recv_sge = init.sizes.receive_entries;
-        raw.cap.max_inline_data = init.sizes.inline_bytes;
-        raw.qp_type = init.kind.to_raw();
-        clear_errno();
-        // SAFETY: the trait's contract.
-        let pair = unsafe { sys::ibv_create_qp(domain.as_ptr(), &raw mut raw) };
-        let handle = PairHandle::new(pair).ok_or_else(last_errno)?;
-        Ok(CreatedPair {
-            handle,
-            // SAFETY: the queue pair exists.
-            number: unsafe { (*pair).qp_num },
-            sizes: pairs::sizes(&raw.cap),
-        })
-    }
-
-    unsafe fn modify_pair(
-        &self,
-        pair: PairHandle,
-        attributes: &QueuePairAttributes,
-        mask: AttributeMask,
-    ) -> Result<(), Errno> {
-        let mut raw = pairs::attributes(attributes);
-        // SAFETY: the trait's contract.
-        status(unsafe { sys::ibv_modify_qp(pair.as_ptr(), &raw mut raw, mask.bits() as c_int) })
-    }
-
-    unsafe fn query_pair(&self, pair: PairHandle) -> Result<QueriedPair, Errno> {
-        // SAFETY: the trait's contract.
-        unsafe { pairs::query(pair) }
     }
 }
 
