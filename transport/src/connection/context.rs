@@ -14,7 +14,7 @@ use crate::{
 /// released.
 pub(crate) struct Context<'a> {
     /// The state that all engines of the node share.
-    pub(crate) node: &'a NodeState,
+    pub(crate) node: &'a Arc<NodeState>,
     /// The bell that wakes the thread that sleeps on the engine's behalf.
     pub(crate) bell: &'static Bell,
     /// The events that a leader sleeps on may be taken. They may not while a leader sleeps, because
@@ -35,7 +35,7 @@ pub(crate) struct Context<'a> {
 impl<'a> Context<'a> {
     /// Makes the context of a turn, under the engine's lock.
     pub(crate) fn new(
-        node: &'a NodeState,
+        node: &'a Arc<NodeState>,
         bell: &'static Bell,
         may_drain: bool,
         gatherings: &'a Gatherings,

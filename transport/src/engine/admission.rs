@@ -3,6 +3,7 @@
 
 use crate::{
     connection::ReconnectTerms,
+    node::Sessions,
     rdma::PreparedPair,
     session::{EngineId, HeldPlace, PeerDescription},
     shared_memory::UnixWires,
@@ -33,6 +34,17 @@ pub struct Admission {
 }
 
 impl Admission {
+    /// Counts the session on the engine of its queue pair, or else on the engine that the program
+    /// wants, or else on the least loaded engine. Returns the engine.
+    pub(crate) fn place(mut self, sessions: &Sessions) -> (EngineId, Self) {
+        let pair = self.parts.rdma.as_ref();
+        let of_pair = pair.map(|pair| EngineId::new(pair.rdma_port().engine()));
+        let place = sessions.place(of_pair.or(self.engine));
+        let engine = place.engine();
+        self.place = Box::new((self.place, place));
+        (engine, self)
+    }
+
     /// Gives the connection up before it becomes a session. The peer may have a session already,
     /// and would wait for this end to come back, so the peer is told. Returns the queue pair, if there
     /// is one; dropping it destroys it, which takes long.

@@ -12,25 +12,10 @@ use std::{
 use super::{Admission, Engine};
 use crate::{
     connection::{Context, NewWire, Redialed},
-    node::{NodeState, Warning, session::PeerInLog, warn_of},
+    node::{Warning, session::PeerInLog, warn_of},
     session::{EngineId, PeerDescription},
 };
 use ibex_base::Address;
-
-/// The engines of a node, as an interface for one of them.
-pub(crate) trait Exchange: Send + Sync {
-    /// Leaves mail for an engine. The caller holds its own engine's lock, so this calls no waker.
-    fn post(&self, engine: EngineId, mail: Mail);
-
-    /// Returns the number of engines.
-    fn engines(&self) -> usize;
-
-    /// Places a session that begins on an engine.
-    fn place(&self, admission: Admission) -> (EngineId, Admission);
-
-    /// Returns the node's state and runtime, to which its sessions refer.
-    fn of_sessions(self: Arc<Self>) -> (Arc<NodeState>, Arc<dyn Any + Send + Sync>);
-}
 
 /// Mail of an engine for another engine of its node.
 pub(crate) enum Mail {
@@ -52,36 +37,39 @@ pub(crate) enum Mail {
     },
 }
 
+/// Leaves mail for an engine. The caller holds its own engine's lock, so this calls no waker.
+pub(crate) type Post = Box<dyn Fn(EngineId, Mail) + Send + Sync>;
+
 /// The way of an engine to the others of its node.
 pub(super) struct OtherEngines {
     /// The engine whose way this is.
     own: EngineId,
-    /// The node's engines; `None` before there is a runtime.
-    exchange: Option<Weak<dyn Exchange>>,
+    /// The runtime with the node's engines, and the way to post mail there; `None` before there is
+    /// one.
+    joined: Option<(Weak<dyn Any + Send + Sync>, Post)>,
 }
 
 impl OtherEngines {
     /// Makes the way of an engine that nobody has joined to others yet.
     pub(super) fn of(own: EngineId) -> Self {
-        Self {
-            own,
-            exchange: None,
-        }
+        Self { own, joined: None }
     }
 
-    pub(super) fn join(&mut self, exchange: Weak<dyn Exchange>) {
-        self.exchange = Some(exchange);
+    pub(super) fn join(&mut self, runtime: Weak<dyn Any + Send + Sync>, post: Post) {
+        self.joined = Some((runtime, post));
     }
 
-    /// Returns the engines of the node, unless it is gone.
-    fn exchange(&self) -> Option<Arc<dyn Exchange>> {
-        self.exchange.as_ref()?.upgrade()
+    /// Returns the runtime of the node, unless it is gone.
+    fn runtime(&self) -> Option<Arc<dyn Any + Send + Sync>> {
+        self.joined.as_ref()?.0.upgrade()
     }
 
     /// Leaves mail for an engine, or behind the turn if the node has no such engine.
     pub(super) fn post(&self, engine: EngineId, mail: Mail, context: &mut Context<'_>) {
-        match self.exchange() {
-            Some(exchange) if engine.index() < exchange.engines() => exchange.post(engine, mail),
+        match (&self.joined, self.runtime()) {
+            (Some((_, post)), Some(_)) if engine.index() < context.node.config.engines => {
+                post(engine, mail);
+            }
             _ => context.leave(mail),
         }
     }
@@ -103,8 +91,7 @@ impl OtherEngines {
 
     /// Tells the other engines of a peer's run.
     pub(super) fn tell_of_run(&self, peer: &PeerDescription, context: &mut Context<'_>) {
-        let engines = self.exchange().map_or(0, |exchange| exchange.engines());
-        let engines = (0..engines).map(EngineId::new);
+        let engines = (0..context.node.config.engines).map(EngineId::new);
         for other in engines.filter(|other| *other != self.own) {
             self.tell_one_of_run(other, peer, context);
         }
@@ -130,11 +117,8 @@ impl Engine {
 
     /// Begins the session of a peer that has dialed, here or on the engine where it is placed.
     pub(super) fn place_session(&mut self, admission: Admission, context: &mut Context<'_>) {
-        let Some(exchange) = self.others.exchange() else {
-            return context.leave(admission);
-        };
         let accepted_on = admission.parts.stream.local_addr().ok().map(Into::into);
-        let (engine, admission) = exchange.place(admission);
+        let (engine, admission) = admission.place(&context.node.sessions);
         if engine == self.id {
             return self.begin_session(admission, accepted_on, context);
         }
@@ -142,7 +126,7 @@ impl Engine {
             admission: Box::new(admission),
             accepted_on,
         };
-        exchange.post(engine, mail);
+        self.others.post(engine, mail, context);
     }
 
     fn begin_session(
@@ -151,11 +135,11 @@ impl Engine {
         accepted_on: Option<Address>,
         context: &mut Context<'_>,
     ) {
-        let Some(exchange) = self.others.exchange() else {
+        let Some(runtime) = self.others.runtime() else {
             return context.leave(admission);
         };
         let peer = admission.peer.clone();
-        match self.admit(exchange.of_sessions(), admission, accepted_on, context) {
+        match self.admit(runtime, admission, accepted_on, context) {
             Ok(session) => context.node.push_accepted(session, &mut context.wakers),
             Err(error) => {
                 let peer = PeerInLog {

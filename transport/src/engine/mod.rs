@@ -5,6 +5,7 @@
 //! leaves the rest to the epoll set (`sleeping.rs`).
 
 use std::{
+    any::Any,
     io,
     os::fd::OwnedFd,
     sync::{Arc, Weak},
@@ -45,7 +46,7 @@ mod turn;
 pub use admission::Admission;
 pub(crate) use credit::lendable_credit;
 pub use listener::{ControlSource, Incoming};
-pub(crate) use mail::{Exchange, Mail};
+pub(crate) use mail::{Mail, Post};
 pub(crate) use poll::{ReadyWires, sleep};
 
 use crate::{
@@ -165,8 +166,8 @@ impl Engine {
     }
 
     /// Joins the engine to the others of its node.
-    pub(crate) fn join(&mut self, exchange: Weak<dyn Exchange>) {
-        self.others.join(exchange);
+    pub(crate) fn join(&mut self, runtime: Weak<dyn Any + Send + Sync>, post: Post) {
+        self.others.join(runtime, post);
     }
 
     /// Notes that a program sleeps on the epoll set itself from now on (`Driver::Caller`).

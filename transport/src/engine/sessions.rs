@@ -7,14 +7,14 @@ use ibex_base::Address;
 use super::{Admission, Engine, close::Closing, connections::Connections};
 use crate::{
     connection::{Connection, Context, Handover},
-    node::{NodeState, SessionPath, SessionShared, session::PeerInLog},
+    node::{SessionPath, SessionShared, session::PeerInLog},
     rdma::PreparedPair,
 };
 
 impl Engine {
     pub(crate) fn admit(
         &mut self,
-        of_sessions: (Arc<NodeState>, Arc<dyn Any + Send + Sync>),
+        runtime: Arc<dyn Any + Send + Sync>,
         admission: Admission,
         accepted_on: Option<Address>,
         context: &mut Context<'_>,
@@ -49,7 +49,7 @@ impl Engine {
         let (peer, resumes) = (admission.peer, admission.reconnect.is_some());
         let checksums = admission.payload_checksums;
         let shared = SessionShared::new(
-            of_sessions,
+            (context.node.clone(), runtime),
             id,
             peer,
             accepted_on,

@@ -88,7 +88,13 @@ impl EventLoop {
         runtime: Weak<Runtime>,
         node: Arc<NodeState>,
     ) -> Arc<Self> {
-        engine.join(runtime.clone());
+        let posted = runtime.clone();
+        let post = move |engine, mail| {
+            if let Some(runtime) = posted.upgrade() {
+                runtime.event_loop(engine).post(mail);
+            }
+        };
+        engine.join(runtime.clone(), Box::new(post));
         Arc::new_cyclic(|me| Self {
             id,
             me: me.clone(),

@@ -1,7 +1,6 @@
 //! The runtime of a node: its engines and their common state.
 
 use std::{
-    any::Any,
     fmt, io,
     ops::Deref,
     os::fd::BorrowedFd,
@@ -16,7 +15,7 @@ use ibex_ring::parking::{self, AtSlot, Bell, BellLease, Condition, ReadySet, Tic
 use super::{EventLoop, NodeState, PollTarget, waiting};
 use crate::{
     connection::{ConnectionStats, Reconnect, SessionTotals},
-    engine::{Admission, ControlSource, Engine, Exchange, Mail, lendable_credit},
+    engine::{Admission, ControlSource, Engine, lendable_credit},
     node::{Notified, RuntimeConfig, SessionShared, Sessions, Warnings},
     rdma::RdmaPort,
     session::EngineId,
@@ -143,13 +142,11 @@ impl Runtime {
 
     /// Makes a session of a finished handshake.
     pub fn admit(self: &Arc<Self>, admission: Admission) -> io::Result<Arc<SessionShared>> {
-        let (engine, admission) = self.place(admission);
+        let (engine, admission) = admission.place(&self.sessions);
         let event_loop = self.event_loop(engine);
-        let session = {
-            let of_sessions = self.clone().of_sessions();
-            event_loop
-                .with_engine(|engine, context| engine.admit(of_sessions, admission, None, context))
-        };
+        let runtime = self.clone();
+        let session = event_loop
+            .with_engine(|engine, context| engine.admit(runtime, admission, None, context));
         // Bytes that came after the handshake were read from the socket already. Epoll does not
         // report them, so the leader takes them in a turn of its own.
         event_loop.bell.wake();
@@ -308,35 +305,6 @@ impl Runtime {
     ) -> Result<C::Output, TimedOut> {
         let others = &self.event_loops[1..];
         waiting::wait_for_any((self.first(), others), deadline, poll_target, condition)
-    }
-}
-
-impl Exchange for Runtime {
-    fn post(&self, engine: EngineId, mail: Mail) {
-        self.event_loop(engine).post(mail);
-    }
-
-    fn engines(&self) -> usize {
-        self.event_loops.len()
-    }
-
-    /// Returns the engine of the session's queue pair, or else the engine that the program wants,
-    /// or else the least loaded engine.
-    fn place(&self, mut admission: Admission) -> (EngineId, Admission) {
-        let of_pair = admission
-            .parts
-            .rdma
-            .as_ref()
-            .map(|pair| pair.rdma_port().engine());
-        let wanted = of_pair.map(EngineId::new).or(admission.engine);
-        let place = self.sessions.place(wanted);
-        let engine = place.engine();
-        admission.place = Box::new((admission.place, place));
-        (engine, admission)
-    }
-
-    fn of_sessions(self: Arc<Self>) -> (Arc<NodeState>, Arc<dyn Any + Send + Sync>) {
-        (self.node.clone(), self)
     }
 }
 
