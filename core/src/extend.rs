@@ -159,16 +159,10 @@ pub fn channel<C, At>(at: At, template: ChannelTemplate) -> ChannelBuilder<C, At
     ChannelBuilder::new(at, template).codec()
 }
 
-/// Returns with whom a channel is.
+/// Returns with whom a channel is, and its name and settings.
 #[must_use]
-pub fn at<C, At>(channel: &ChannelBuilder<C, At>) -> &At {
-    &channel.at
-}
-
-/// Returns the name and the settings of a channel.
-#[must_use]
-pub fn template<C, At>(channel: &ChannelBuilder<C, At>) -> &ChannelTemplate {
-    &channel.template
+pub fn parts<C, At>(channel: &ChannelBuilder<C, At>) -> (&At, &ChannelTemplate) {
+    (&channel.at, &channel.template)
 }
 
 /// Says what the end of a channel is in errors.

@@ -212,7 +212,8 @@ fn calls_carry_what_their_callers_were_given() {
 fn by_hand(to: &Peer) -> (SendHandle, ibex_core::extend::ReceiveHandle) {
     let channel: ChannelBuilder<Mixed> = to.channel("sum").codec();
     let replies = reply_version::<[u8], u64, Mixed>().map(MessageVersions::of_one);
-    let back = extend::template(&channel)
+    let back = extend::parts(&channel)
+        .1
         .clone()
         .with_suffix(crate::error::label::REPLIES)
         .over(extend::session(to));

@@ -172,24 +172,16 @@ impl<C> CallerSettings for ChannelBuilder<C> {
     where
         C: Codec<Q> + Codec<R>,
     {
-        let template = extend::template(&self)
-            .clone()
-            .labeled(&label::CALLER)
-            .untraced();
-        let channel = template.over(extend::session(extend::at(&self)));
-        let back = template
-            .clone()
-            .with_suffix(label::REPLIES)
-            .over(extend::session(extend::at(&self)));
+        let (peer, template) = extend::parts(&self);
+        let session = extend::session(peer);
+        let template = template.clone().labeled(&label::CALLER).untraced();
+        let channel = template.over(session);
+        let back = template.clone().with_suffix(label::REPLIES).over(session);
         let (replies, requests) = loop {
-            let replies = extend::open_receiver(
-                &back,
-                reply_version::<Q, R, C>().map(MessageVersions::of_one),
-            )?;
-            let requests = extend::open_sender(
-                &channel,
-                request_version::<Q, R, C>().map(MessageVersions::of_one),
-            )?;
+            let offer = reply_version::<Q, R, C>().map(MessageVersions::of_one);
+            let replies = extend::open_receiver(&back, offer)?;
+            let offer = request_version::<Q, R, C>().map(MessageVersions::of_one);
+            let requests = extend::open_sender(&channel, offer)?;
             if !requests.has_met_closed_end() {
                 break (replies, requests);
             }
@@ -214,10 +206,8 @@ impl<C> ServiceSettings for ChannelBuilder<C> {
     where
         C: Codec<Q> + Codec<R>,
     {
-        Service::of_peer(
-            extend::template(&self).clone(),
-            extend::session(extend::at(&self)),
-        )
+        let (peer, template) = extend::parts(&self);
+        Service::of_peer(template.clone(), extend::session(peer))
     }
 }
 
@@ -230,6 +220,7 @@ impl<C> ServiceSettings for ChannelBuilder<C, &Node> {
     where
         C: Codec<Q> + Codec<R>,
     {
-        Service::of_node(extend::template(&self).clone(), *extend::at(&self))
+        let (node, template) = extend::parts(&self);
+        Service::of_node(template.clone(), node)
     }
 }

@@ -85,7 +85,8 @@ fn slices_are_called_with_and_replied_as_other_bytes_are() {
 fn by_hand(to: &Peer) -> (SendHandle, ibex_core::extend::ReceiveHandle) {
     let channel: ChannelBuilder<Raw> = to.channel("blocks").codec();
     let replies = reply_version::<[u8], [u8], Raw>().map(MessageVersions::of_one);
-    let back = extend::template(&channel)
+    let back = extend::parts(&channel)
+        .1
         .clone()
         .with_suffix(crate::error::label::REPLIES)
         .over(extend::session(to));

@@ -103,8 +103,8 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
         let template = template.labeled(&SERVICE).untraced();
         let channel = template.over(session);
         let name = session.node().share_service_name(template.name());
-        let name = name
-            .ok_or_else(|| extend::refused(&channel, Role::Receiver, OpenFailure::AlreadyOpen))?;
+        let taken = || extend::refused(&channel, Role::Receiver, OpenFailure::AlreadyOpen);
+        let name = name.ok_or_else(taken)?;
         let state = Self::state(template, session.node());
         let requests = extend::open_receiver(&channel, state.offer())?;
         state.receive(requests, Seat::new(&state, session, None));

@@ -52,7 +52,7 @@ impl Stream {
     /// here. Otherwise the stream's channels cannot be opened, and the
     /// [`OpenError`](ibex_core::OpenError) within tells why.
     pub fn connect(peer: &Peer, name: &str) -> io::Result<Self> {
-        let timeout = extend::template(&peer.channel(name)).wait_for_open();
+        let timeout = extend::parts(&peer.channel(name)).1.wait_for_open();
         let deadline = Instant::now().checked_add(timeout);
         loop {
             let mut request = StreamRequest::new(peer, name)?;

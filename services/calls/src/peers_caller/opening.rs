@@ -42,7 +42,8 @@ impl<C> CallerSettings for ChannelBuilder<C, &Peers> {
     where
         C: Codec<Q> + Codec<R>,
     {
-        let template = extend::template(&self).clone().checked()?;
+        let (peers, template) = extend::parts(&self);
+        let template = template.clone().checked()?;
         let service = template.name().to_owned();
         let open = move |peer: &Peer| -> OpenedCaller<Q, R, C> {
             template.over(extend::session(peer)).codec::<C>().caller()
@@ -51,7 +52,7 @@ impl<C> CallerSettings for ChannelBuilder<C, &Peers> {
             Ok(caller) => caller.is_open_now(),
             Err(_) => Some(false),
         };
-        let endpoints = extend::at(&self).endpoints(Box::new(open), is_open);
+        let endpoints = peers.endpoints(Box::new(open), is_open);
         Ok(PeersCaller::new(service, endpoints))
     }
 }

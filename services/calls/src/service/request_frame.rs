@@ -52,11 +52,8 @@ impl Opener for RequestFrames {
     }
 
     fn keep(&self, channel: &ChannelBuilder, waker: &Waker) -> Seat {
-        Seat::new(
-            &self.0,
-            extend::session(extend::at(channel)),
-            Some(waker.clone()),
-        )
+        let (peer, _) = extend::parts(channel);
+        Seat::new(&self.0, extend::session(peer), Some(waker.clone()))
     }
 
     #[inline]

@@ -28,16 +28,11 @@ impl FrameRecords {
         arrival_offset: usize,
         head: &mut Vec<u8>,
     ) -> Body {
-        let &Self {
-            end,
-            sequence,
-            run,
-            alignment,
-        } = self;
-        let frame = FrameHeader::new(FrameKind::Records, end, sequence);
+        let (run, alignment) = (self.run, self.alignment);
+        let frame = FrameHeader::new(FrameKind::Records, self.end, self.sequence);
         credit.append_head(frame, extension, run.bytes, alignment, arrival_offset, head);
         Body::Records {
-            end,
+            end: self.end,
             position: run.position,
             bytes: run.bytes,
         }
@@ -69,7 +64,7 @@ impl Session {
             control.encode(&mut body);
         }
         let start = head.len();
-        self.build_head(frame, body.len(), 8, arrival_offset, head);
+        self.build_head(frame, body.len(), arrival_offset, head);
         head.extend_from_slice(&body);
         self.outgoing.control_body = body;
         let padded = (head.len() - start).next_multiple_of(FRAME_ALIGNMENT);
@@ -80,27 +75,19 @@ impl Session {
     pub(super) fn build_head(
         &mut self,
         frame: FrameHeader,
-        body_bytes: usize,
-        alignment: usize,
+        bytes: usize,
         arrival_offset: usize,
         head: &mut Vec<u8>,
     ) {
-        if self.credit.carriage.is_chunk_of_stream(&frame) {
-            self.credit
-                .append_head(frame, None, body_bytes, alignment, arrival_offset, head);
-            return;
+        let mut extension = None;
+        if !self.credit.carriage.is_chunk_of_stream(&frame) {
+            let is_talk = self.credit.carriage.is_talk(&frame);
+            let wants = frame.kind != FrameKind::Control && self.wants_behind_this();
+            extension = self.extension_of(is_talk, wants, bytes > 0);
         }
-        let is_talk = self.credit.carriage.is_talk(&frame);
-        let wants = frame.kind != FrameKind::Control && self.wants_behind_this();
-        let extension = self.extension_of(is_talk, wants, body_bytes > 0);
-        self.credit.append_head(
-            frame,
-            extension,
-            body_bytes,
-            alignment,
-            arrival_offset,
-            head,
-        );
+        let alignment = FRAME_ALIGNMENT;
+        self.credit
+            .append_head(frame, extension, bytes, alignment, arrival_offset, head);
     }
 
     /// Builds the extension of a frame that is about to go.

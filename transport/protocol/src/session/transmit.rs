@@ -290,7 +290,7 @@ impl Session {
                     }
                     Piece::Chunk(chunk) => {
                         let frame = FrameHeader::new(FrameKind::Chunk, end, chunk.sequence as u32);
-                        self.build_head(frame, chunk.bytes, 8, arrival_offset, head);
+                        self.build_head(frame, chunk.bytes, arrival_offset, head);
                         Body::Chunk { end, chunk }
                     }
                     Piece::Written { sequence } => {
@@ -367,11 +367,8 @@ impl Session {
             }
         }
         if word.is_none() {
-            self.ends
-                .sender_mut(end)?
-                .unannounced
-                .front_mut()?
-                .is_written = true;
+            let unannounced = &mut self.ends.sender_mut(end)?.unannounced;
+            unannounced.front_mut()?.is_written = true;
         }
         self.ends.turns.writes_under_way += 1;
         Some(Body::EagerBlock {
