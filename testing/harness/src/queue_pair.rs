@@ -24,10 +24,7 @@ use ibex_verbs::{
         RecvWr, SendWr, Sge, Wc, access_flags, attribute_mask::AttributeMask as Mask,
         queue_pair_attributes::QueuePairAttributes, send_flags, wr_opcode,
     },
-    provider::{
-        CompletionInit, CompletionProvider, HotCalls, MemoryProvider, Provider, QueuePairInit,
-        QueuePairSizes,
-    },
+    provider::{CompletionInit, HotCalls, Provider, QueuePairInit, QueuePairSizes},
 };
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};

@@ -14,7 +14,7 @@ use crate::provider::{
 };
 
 /// # Safety
-/// The contract of [`CompletionProvider::create_extended_queue`](crate::provider::CompletionProvider::create_extended_queue).
+/// The contract of [`Provider::create_extended_queue`](crate::provider::Provider::create_extended_queue).
 pub(super) unsafe fn create(
     context: ContextHandle,
     init: &CompletionInit,
