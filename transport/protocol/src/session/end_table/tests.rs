@@ -1,5 +1,7 @@
 //! Ids, pairs and turns.
 
+use std::collections::VecDeque;
+
 use super::*;
 use crate::{
     format::counters::Counters,
