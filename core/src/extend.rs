@@ -154,7 +154,6 @@ impl<T: ?Sized, C> Untyped for Receiver<T, C> {
 
 /// Begins a channel from a template. `at` says with whom it is: a peer, a node, or what another
 /// crate has of several peers.
-#[must_use]
 pub fn channel<C, At>(at: At, template: ChannelTemplate) -> ChannelBuilder<C, At> {
     ChannelBuilder::new(at, template).codec()
 }
@@ -166,7 +165,6 @@ pub fn parts<C, At>(channel: &ChannelBuilder<C, At>) -> (&At, &ChannelTemplate) 
 }
 
 /// Says what the end of a channel is in errors.
-#[must_use]
 pub fn with_label<C, At>(
     channel: ChannelBuilder<C, At>,
     label: &'static EndLabel,
