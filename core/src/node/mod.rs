@@ -1,7 +1,6 @@
 //! A process's endpoint.
 
 mod accepting;
-mod accepting_in_task;
 pub(crate) mod builder;
 mod closing;
 mod connecting;

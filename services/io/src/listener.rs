@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeSet,
     fmt,
-    future::Future,
+    future::{Future, poll_fn},
     io,
     ops::Deref,
     pin::Pin,
@@ -126,7 +126,7 @@ impl Listener {
     ///
     /// The errors of [`accept`](Self::accept).
     pub fn accept_async(&mut self) -> impl Future<Output = io::Result<(Stream, PeerAt)>> {
-        AcceptStreamAsync { listener: self }
+        poll_fn(|context| self.poll_accept(context))
     }
 
     /// Polls for the next stream. While it is pending, only the waker of the last poll is kept.
@@ -207,19 +207,6 @@ impl Listener {
         self.is_over = true;
         let closed = extend::errors::not_accepted();
         io::Error::new(io::ErrorKind::ConnectionAborted, closed)
-    }
-}
-
-/// Future of [`Listener::accept_async`]: the next stream.
-pub(crate) struct AcceptStreamAsync<'a> {
-    listener: &'a mut Listener,
-}
-
-impl Future for AcceptStreamAsync<'_> {
-    type Output = io::Result<(Stream, PeerAt)>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.get_mut().listener.poll_accept(context)
     }
 }
 
