@@ -62,8 +62,8 @@ pub use ibex_codec::{Serde, SerdeBorrowed, serde, serde_bytes};
 
 #[cfg(feature = "tls")]
 pub use ibex_base::tls::Encryption;
-pub use ibex_base::{Address, tls::AuthenticatedAs};
-pub use ibex_bootstrap::{FabricKind as Fabric, Integrity, Policy};
+pub use ibex_base::{Address, Fabric, tls::AuthenticatedAs};
+pub use ibex_bootstrap::{Integrity, Policy};
 pub use ibex_protocol::format::control::{CloseReason, Role};
 pub use ibex_protocol::format::trace_context::{InvalidTraceContext, TraceContext};
 pub use ibex_ring::memory::{Region, RegionSlice};

@@ -8,12 +8,12 @@ use super::HandshakeStep;
 use super::acceptor_entropy::AcceptorEntropy;
 use super::machine::{Handshake, HandshakeRole, OfferedTerms, State, Terms};
 use crate::error::HandshakeError;
-use crate::fabric::FabricKind;
+use crate::fabric::Fabric;
 use crate::identity::{HostHint, Incarnation, NodeIdentity};
 use crate::local::Local;
 use crate::message::{
     Endpoint, FabricChoice, GidKind, HandshakeMessage, MessageError, SessionSecrets, ShmEndpoint,
-    Text, Unavailable, VerbsEndpoint,
+    Text, Unavailable, VerbsEndpoint, WireNumber,
 };
 use crate::negotiate::{self, Chosen, RuledOut};
 use crate::party::Party;
@@ -101,7 +101,7 @@ impl Handshake {
         let chosen = Chosen { fabric, reason };
         let terms = Terms { offered, chosen };
         match fabric {
-            FabricKind::Shm => {
+            Fabric::Shm => {
                 if let HandshakeRole::Acceptor(acceptance) = &self.role {
                     self.deferred.push_back(HandshakeEvent::ListenUnix {
                         name: ShmEndpoint::name(&acceptance.entropy.token),
@@ -110,11 +110,11 @@ impl Handshake {
                 }
                 self.state = State::UnixSocket(terms);
             }
-            FabricKind::Tcp => {
+            Fabric::Tcp => {
                 self.send(HandshakeMessage::Endpoint(Endpoint::Tcp));
                 self.state = State::DialerReady(terms, ReadyCondition::Tcp);
             }
-            FabricKind::Verbs => {
+            Fabric::Verbs => {
                 self.deferred.push_back(HandshakeEvent::PreparePair);
                 self.state = State::Prepared(terms, None);
             }

@@ -8,7 +8,7 @@ use super::{
     Binding, FabricChoice, Hello, HostTags, MessageError, Offer, Ready, Resume, Resumed,
     SessionSecrets, Unavailable, Version, VersionRange,
 };
-use crate::fabric::{FabricKind, Policy};
+use crate::fabric::{Fabric, Policy};
 use crate::identity::{NodeIdentity, Secret};
 use crate::integrity::Integrity;
 use crate::limits::Limits;
@@ -41,17 +41,24 @@ macro_rules! fields {
     )*};
 }
 
+/// An enum that messages have as a number.
+pub(crate) trait WireNumber: Sized {
+    /// Returns the number that stands for this in a message.
+    fn to_wire(self) -> u8;
+
+    /// Returns what `number` stands for; `None` for one of a later version.
+    fn from_wire(number: u8) -> Option<Self>;
+}
+
 /// Reads and writes an enum as a number.
 macro_rules! numbers {
     ($($type:ident { $($variant:ident = $number:literal),* $(,)? })*) => {$(
-        impl $type {
-            /// Returns the number that stands for this in a message.
-            pub(crate) fn to_wire(self) -> u8 {
+        impl WireNumber for $type {
+            fn to_wire(self) -> u8 {
                 match self { $(Self::$variant => $number),* }
             }
 
-            /// Returns what `number` stands for; `None` for one of a later version.
-            pub(crate) fn from_wire(number: u8) -> Option<Self> {
+            fn from_wire(number: u8) -> Option<Self> {
                 match number {
                     $($number => Some(Self::$variant),)*
                     _ => None,
@@ -116,7 +123,7 @@ fields! {
 }
 
 numbers! {
-    FabricKind { Shm = 1, Tcp = 2, Verbs = 3 }
+    Fabric { Shm = 1, Tcp = 2, Verbs = 3 }
     Policy { Auto = 0, Require = 1, Prefer = 2, Forbid = 3 }
     Integrity { Auto = 0, On = 1, Off = 2 }
     GidKind { Infiniband = 0, RoceV1 = 1, RoceV2 = 2 }

@@ -12,11 +12,7 @@ use ibex_transport::{
 };
 
 use super::{ChannelState, ChannelStats, SecurityStats};
-use crate::{
-    Fabric, PeerId, PeerNames, Role,
-    meeting::listener::FailureCounts,
-    peer_id::{carrier, fabric_of},
-};
+use crate::{Fabric, PeerId, PeerNames, Role, meeting::listener::FailureCounts, peer_id::carrier};
 
 /// A snapshot of a node, returned by [`Node::stats`](crate::Node::stats).
 ///
@@ -270,9 +266,9 @@ impl NodeSession {
             engine: connection.session.engine().index(),
             address: peer.address,
             names: peer.names.clone(),
-            fabric: fabric_of(connection.session.fabric()),
+            fabric: connection.session.fabric(),
             rdma_port: connection.session.rdma_port(),
-            first_fabric: fabric_of(peer.fabric),
+            first_fabric: peer.fabric,
             fabric_reason: peer.reason.clone(),
             completion_polling: connection.session.completion_polling(),
             state: match connection.is_up {
