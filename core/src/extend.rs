@@ -71,9 +71,6 @@ pub trait ExtendNode {
     /// [`UsedAfterFork`].
     fn check_fork(&self) -> Result<(), UsedAfterFork>;
 
-    /// Returns the value of this type that lives as long as the node. The first call makes it.
-    fn slot<T: Any + Default + Send + Sync>(&self) -> Arc<T>;
-
     /// Returns the node's part of this type, if it has one: see [`NodePart`].
     fn part<T: Any>(&self) -> Option<&T>;
 
@@ -88,10 +85,6 @@ impl ExtendNode for Node {
 
     fn check_fork(&self) -> Result<(), UsedAfterFork> {
         Self::check_fork(self)
-    }
-
-    fn slot<T: Any + Default + Send + Sync>(&self) -> Arc<T> {
-        self.parts.slots.get()
     }
 
     fn part<T: Any>(&self) -> Option<&T> {

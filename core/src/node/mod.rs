@@ -10,7 +10,6 @@ pub(crate) mod environment;
 pub(crate) mod part;
 mod parts;
 pub(crate) mod settings;
-pub(crate) mod slots;
 mod slow_messages;
 mod starting;
 #[cfg(feature = "tokio")]

@@ -13,7 +13,6 @@ use crate::{
     meeting::{listener::FailureCounts, resuming::Resuming},
     node::{
         driving_tasks::Tasks, environment::Environment, part::NodeView, settings::NodeSettings,
-        slots::NodeSlots,
     },
 };
 
@@ -29,7 +28,6 @@ pub(crate) struct NodeParts {
     pub(super) failures: Arc<FailureCounts>,
     pub(super) settings: NodeSettings,
     pub(super) environment: Environment,
-    pub(crate) slots: NodeSlots,
     /// The time at which the node was made.
     pub(super) began: Instant,
     /// The parts of other crates, dropped once the node is closed.

@@ -30,7 +30,7 @@ use crate::{
     },
     node::{
         builder::absent_fabrics, driving_tasks::Tasks, environment::Environment, part::NodePart,
-        settings::NodeSettings, slots::NodeSlots,
+        settings::NodeSettings,
     },
     security_stats::warn_of_credentials,
 };
@@ -143,7 +143,6 @@ impl Node {
             failures: Arc::default(),
             settings,
             environment,
-            slots: NodeSlots::default(),
             began: Instant::now(),
             added: Vec::new(),
         };

@@ -153,6 +153,9 @@ impl<C, At> ChannelBuilder<C, At> {
     }
 }
 
+/// The kind of names that publishers of a node take.
+pub(crate) const PUBLISHER: &str = "publisher";
+
 impl<C> ChannelBuilder<C> {
     /// Opens the sending end. This announces the end and returns, without waiting for the peer.
     ///
@@ -194,7 +197,7 @@ impl<C> ChannelBuilder<C> {
         let refuse = |reason| self.refused(Role::Sender, reason);
         let spec = self.spec(offer).map_err(refuse)?;
         let state = self.at.session().runtime().state();
-        if state.has_publisher(self.template.name()) {
+        if state.is_name_taken(PUBLISHER, self.template.name()) {
             return Err(refuse(OpenFailure::AlreadyOpen));
         }
         self.announce_sender(spec)

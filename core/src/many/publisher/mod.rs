@@ -24,7 +24,7 @@ use crate::{
     error::OpenFailure,
     handles::message::DefaultCodec,
     many::group::{GroupMember, GroupValue, MemberLost},
-    peer::channel_builder::message_version,
+    peer::channel_builder::{PUBLISHER, message_version},
 };
 
 mod futures;
@@ -201,7 +201,7 @@ impl<C> ChannelBuilder<C, &Node> {
         template.check_name().map_err(refuse)?;
         let version = message_version::<T, C>().map_err(refuse)?;
         let runtime = self.at.runtime();
-        let name = runtime.state().take_publisher_name(template.name());
+        let name = runtime.state().take_name(PUBLISHER, template.name());
         let name = name.ok_or_else(|| refuse(OpenFailure::AlreadyOpen))?;
         let mut group = SendGroup::new(runtime);
         group.open_to_peers();
