@@ -113,7 +113,7 @@ impl Node {
 
     pub(crate) fn check_listening(&self) -> Result<(), ConnectError> {
         self.check_fork()?;
-        match self.parts.local_addr {
+        match self.local_addr() {
             None => Err(ConnectError::not_listening()),
             Some(_) if self.runtime().is_closed() => Err(self.accepts_no_more()),
             Some(_) => Ok(()),

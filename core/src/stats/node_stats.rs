@@ -169,57 +169,41 @@ pub enum SessionState {
     Gone,
 }
 
-impl NodeStats {
-    pub(crate) fn new(
-        name: Option<String>,
-        id: PeerId,
-        (address, failures): (Option<Address>, &FailureCounts),
-        driver: Driver,
-        has_membarrier: bool,
-        security: Option<SecurityStats>,
-        (counts, histograms): (Vec<EngineCounts>, Vec<NodeHistogram>),
-    ) -> Self {
-        let (mut engines, mut sessions) = (Vec::new(), Vec::new());
-        let mut all = SessionTotals::default();
-        for EngineCounts {
-            turns,
-            connections,
-            ended,
-            ..
-        } in counts
-        {
-            let mut of_engine = ended;
-            connections
-                .iter()
-                .for_each(|connection| of_engine.add(connection));
-            engines.push(EngineStats::of(turns, connections.len(), &of_engine));
-            sessions.extend(connections.into_iter().map(NodeSession::new));
-            all.add_all(&of_engine);
+/// Returns the statistics of the engines and of their sessions, and the totals of the node.
+pub(crate) fn of_engines(
+    counts: Vec<EngineCounts>,
+    failures: &FailureCounts,
+) -> (Vec<EngineStats>, Vec<NodeSession>, NodeTotals) {
+    let (mut engines, mut sessions) = (Vec::new(), Vec::new());
+    let mut all = SessionTotals::default();
+    for counts in counts {
+        let (connections, mut of_engine) = (counts.connections, counts.ended);
+        for connection in &connections {
+            of_engine.add(connection);
         }
-        let (refused_connections, silent_connections) = failures.counts();
-        Self {
-            name,
-            id,
-            address,
-            driver,
-            has_membarrier,
-            security,
-            turns: engines.iter().map(|engine| engine.turns).sum(),
-            totals: NodeTotals {
-                sessions: all.sessions,
-                refused_connections,
-                silent_connections,
-                sent: all.channels.sent,
-                received: all.channels.received,
-                stalls: all.channels.stalls,
-                stalled: all.channels.stalled,
-                counters: all.counters,
-            },
-            engines,
-            sessions,
-            histograms,
-        }
+        engines.push(EngineStats {
+            turns: counts.turns,
+            sessions: connections.len(),
+            sent: of_engine.channels.sent,
+            received: of_engine.channels.received,
+            bytes_sent: of_engine.counters.bytes_sent,
+            bytes_received: of_engine.counters.bytes_received,
+        });
+        sessions.extend(connections.into_iter().map(NodeSession::new));
+        all.add_all(&of_engine);
     }
+    let (refused_connections, silent_connections) = failures.counts();
+    let totals = NodeTotals {
+        sessions: all.sessions,
+        refused_connections,
+        silent_connections,
+        sent: all.channels.sent,
+        received: all.channels.received,
+        stalls: all.channels.stalls,
+        stalled: all.channels.stalled,
+        counters: all.counters,
+    };
+    (engines, sessions, totals)
 }
 
 #[cfg(feature = "verbs")]
@@ -241,19 +225,6 @@ impl NodeStats {
             port,
         };
         ports.into_iter().map(read).collect()
-    }
-}
-
-impl EngineStats {
-    fn of(turns: u64, sessions: usize, totals: &SessionTotals) -> Self {
-        Self {
-            turns,
-            sessions,
-            sent: totals.channels.sent,
-            received: totals.channels.received,
-            bytes_sent: totals.counters.bytes_sent,
-            bytes_received: totals.counters.bytes_received,
-        }
     }
 }
 
