@@ -11,10 +11,10 @@ pub(crate) mod frame_path;
 mod held_place;
 mod label;
 mod peer;
-mod stats;
 mod suspension;
 
 pub(crate) use counters::SessionCounters;
+pub use counters::SessionStats;
 pub use end_cause::{Counts, EndCause};
 pub use engine_id::{EngineId, MOST_ENGINES};
 pub use failover_policy::FailoverPolicy;
@@ -23,6 +23,5 @@ pub use held_place::HeldPlace;
 pub use ibex_base::Fabric;
 pub use label::EndLabel;
 pub use peer::{PeerDescription, PeerNames};
-pub use stats::SessionStats;
 pub use suspension::Suspension;
 pub(crate) use suspension::SuspensionCell;
