@@ -1,13 +1,20 @@
 //! Settings of channels, checked when an end is opened.
 
-use std::marker::PhantomData;
+use std::{marker::PhantomData, sync::Arc, time::Duration};
 
 use ibex_base::fork;
-use ibex_protocol::format::{
-    control::{ChannelSpec, Role},
-    message_version::MessageVersion,
+use ibex_protocol::{
+    format::{
+        control::{ChannelSpec, Role},
+        message_version::MessageVersion,
+    },
+    session::CannotOpen,
 };
-use ibex_transport::channel::{EndLabel, ReceiveHandle, SendHandle};
+use ibex_transport::{
+    channel::{EndLabel, ReceiveHandle, SendHandle},
+    node::SessionShared,
+    runtime::Runtime,
+};
 
 use crate::{
     Codec, OpenError, Peer, Receiver, Sender,
@@ -194,13 +201,13 @@ impl<C> ChannelBuilder<C> {
         &self,
         offer: Result<MessageVersions, OpenFailure>,
     ) -> Result<SendHandle, OpenError> {
-        let refuse = |reason| self.refused(Role::Sender, reason);
-        let spec = self.spec(offer).map_err(refuse)?;
         let state = self.at.session().runtime().state();
-        if state.is_name_taken(PUBLISHER, self.template.name()) {
-            return Err(refuse(OpenFailure::AlreadyOpen));
-        }
-        self.announce_sender(spec)
+        let spec = match state.is_name_taken(PUBLISHER, self.template.name()) {
+            true => self.spec(offer).and(Err(OpenFailure::AlreadyOpen)),
+            false => self.spec(offer),
+        };
+        let opened = self.open(Role::Sender, spec, Runtime::open_sender);
+        Ok(opened?.labeled(self.template.label))
     }
 
     /// Opens the sending end of a publisher.
@@ -209,16 +216,29 @@ impl<C> ChannelBuilder<C> {
         version: MessageVersion,
     ) -> Result<SendHandle, OpenError> {
         let spec = self.spec(Ok(MessageVersions::of_one(version)));
-        self.announce_sender(spec.map_err(|reason| self.refused(Role::Sender, reason))?)
+        let opened = self.open(Role::Sender, spec, Runtime::open_sender);
+        Ok(opened?.labeled(self.template.label))
     }
 
-    fn announce_sender(&self, spec: ChannelSpec) -> Result<SendHandle, OpenError> {
-        let refuse = |reason| self.refused(Role::Sender, reason);
-        let runtime = self.at.session().runtime();
-        let timeout = self.template.defaults.open_timeout;
-        let opened = runtime.open_sender(self.at.session(), self.template.name(), spec, timeout);
-        let handle = opened.map_err(|error| refuse(error.into()))?;
-        Ok(handle.labeled(self.template.label))
+    /// Opens an end with this specification by `open`, which gets the session, the name and
+    /// `open_timeout` with it.
+    fn open<H>(
+        &self,
+        end: Role,
+        spec: Result<ChannelSpec, OpenFailure>,
+        open: impl FnOnce(
+            &Runtime,
+            &Arc<SessionShared>,
+            &str,
+            ChannelSpec,
+            Duration,
+        ) -> Result<H, CannotOpen>,
+    ) -> Result<H, OpenError> {
+        let (session, template) = (self.at.session(), &self.template);
+        let (name, timeout) = (template.name(), template.defaults.open_timeout);
+        let opened =
+            spec.and_then(|spec| Ok(open(session.runtime(), session, name, spec, timeout)?));
+        opened.map_err(|reason| self.refused(end, reason))
     }
 
     /// Returns a handle of the shared sending end of this name, which stays open as long as the
@@ -227,38 +247,32 @@ impl<C> ChannelBuilder<C> {
     where
         C: Codec<T>,
     {
-        let refuse = |reason| self.refused(Role::Sender, reason);
-        let offer = message_version::<T, C>().map(MessageVersions::of_one);
-        let spec = self.spec(offer).map_err(refuse)?;
-        let runtime = self.at.session().runtime();
-        let timeout = self.template.defaults.open_timeout;
-        let opened = runtime.shared_sender(self.at.session(), self.template.name(), &spec, timeout);
-        let handle = opened.map_err(|error| refuse(error.into()))?;
-        Ok(Sender::new(handle.labeled(self.template.label)))
+        let spec = self.spec(message_version::<T, C>().map(MessageVersions::of_one));
+        let opened = self.open(
+            Role::Sender,
+            spec,
+            |runtime, session, name, spec, timeout| {
+                runtime.shared_sender(session, name, &spec, timeout)
+            },
+        );
+        Ok(Sender::new(opened?.labeled(self.template.label)))
     }
 
     pub(crate) fn open_receiver(
         &self,
         offer: Result<MessageVersions, OpenFailure>,
     ) -> Result<ReceiveHandle, OpenError> {
-        let refuse = |reason| self.refused(Role::Receiver, reason);
-        let mut spec = self.spec(offer).map_err(refuse)?;
-        let runtime = self.at.session().runtime();
-        // The sender learns, before it sends, which lengths this node can never take in.
-        spec.max_message_bytes = spec.max_message_bytes.min(runtime.longest_message());
-        let (timeout, every) = (
-            self.template.defaults.open_timeout,
-            self.template.defaults.ack_every,
-        );
-        let opened = runtime.open_receiver(
-            self.at.session(),
-            self.template.name(),
+        let (spec, every) = (self.spec(offer), self.template.defaults.ack_every);
+        let opened = self.open(
+            Role::Receiver,
             spec,
-            timeout,
-            every,
+            |runtime, session, name, mut spec, timeout| {
+                // The sender learns, before it sends, which lengths this node can never take in.
+                spec.max_message_bytes = spec.max_message_bytes.min(runtime.longest_message());
+                runtime.open_receiver(session, name, spec, timeout, every)
+            },
         );
-        let handle = opened.map_err(|error| refuse(error.into()))?;
-        Ok(handle.labeled(self.template.label))
+        Ok(opened?.labeled(self.template.label))
     }
 
     pub(crate) fn refused(&self, end: Role, reason: OpenFailure) -> OpenError {
