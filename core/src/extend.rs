@@ -31,7 +31,7 @@ pub use ibex_transport::{
         CallTime, CallTimes, DrainParticipant, NodeState, SessionShared, TakenName,
         has_more_rights_than_its_user,
     },
-    runtime::{EventLoop, PollTarget, Runtime},
+    runtime::{EventLoop, PollTarget, Runtime, WakeUps},
 };
 #[cfg(feature = "verbs")]
 pub use ibex_verbs::LockedMemory;
@@ -47,7 +47,6 @@ pub use crate::{
         channel_builder::{MessageVersions, message_version},
         template::ChannelTemplate,
     },
-    wake_ups::WakeUps,
 };
 
 use std::{any::Any, sync::Arc};

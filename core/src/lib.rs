@@ -33,7 +33,6 @@ mod security_stats;
 mod setting;
 pub mod shared_memory;
 pub mod stats;
-mod wake_ups;
 
 pub use address::ToAddress;
 pub use error::{
