@@ -29,7 +29,6 @@ mod peer;
 mod peer_id;
 #[cfg(feature = "verbs")]
 pub mod rdma;
-mod security_stats;
 mod setting;
 pub mod shared_memory;
 pub mod stats;

@@ -128,16 +128,14 @@ impl Sender<[u8], Raw> {
 #[must_use = "dropping a permit sends nothing"]
 pub struct Permit<'a, T: ?Sized, C: Codec<T> = DefaultCodec> {
     raw: RawReservation<'a>,
-    _message: PhantomData<fn(&T)>,
-    _codec: PhantomData<fn() -> C>,
+    _types: PhantomData<fn(&T) -> C>,
 }
 
 impl<'a, T: ?Sized, C: Codec<T>> Permit<'a, T, C> {
     pub(crate) fn new(raw: RawReservation<'a>) -> Self {
         Self {
             raw,
-            _message: PhantomData,
-            _codec: PhantomData,
+            _types: PhantomData,
         }
     }
 

@@ -281,7 +281,7 @@ impl Node {
     pub fn reload_certificates(&self) -> Result<(), crate::SecurityError> {
         let credentials = self.parts.settings.reloadable.as_ref();
         credentials.map_or(Ok(()), |credentials| credentials.reload())?;
-        crate::security_stats::warn_of_credentials(&self.parts.local, std::time::SystemTime::now());
+        starting::warn_of_credentials(&self.parts.local, std::time::SystemTime::now());
         Ok(())
     }
 

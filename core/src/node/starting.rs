@@ -35,7 +35,6 @@ use crate::{
         part::{NodePart, NodeView},
         settings::NodeSettings,
     },
-    security_stats::warn_of_credentials,
 };
 
 /// An address to listen at, and the socket for that if there is one already.
@@ -177,6 +176,15 @@ impl Node {
         Ok(Self {
             parts: Arc::new(node),
         })
+    }
+}
+
+/// Warns in the log of a certificate that expires soon, and of files that other users can read.
+pub(super) fn warn_of_credentials(local: &Local, now: SystemTime) {
+    if let Some(credentials) = &local.credentials {
+        for warning in credentials.warnings(now) {
+            warn_limited!(warning, "{warning}");
+        }
     }
 }
 

@@ -1,18 +1,14 @@
 //! Settings of channels, checked when an end is opened.
 
-use std::{marker::PhantomData, sync::Arc, time::Duration};
+use std::{marker::PhantomData, time::Duration};
 
 use ibex_base::fork;
-use ibex_protocol::{
-    format::{
-        control::{ChannelSpec, Role},
-        message_version::MessageVersion,
-    },
-    session::CannotOpen,
+use ibex_protocol::format::{
+    control::{ChannelSpec, Role},
+    message_version::MessageVersion,
 };
 use ibex_transport::{
     channel::{EndLabel, ReceiveHandle, SendHandle},
-    node::SessionShared,
     runtime::Runtime,
 };
 
@@ -201,13 +197,14 @@ impl<C> ChannelBuilder<C> {
         &self,
         offer: Result<MessageVersions, OpenFailure>,
     ) -> Result<SendHandle, OpenError> {
-        let state = self.at.session().runtime().state();
-        let spec = match state.is_name_taken(PUBLISHER, self.template.name()) {
-            true => self.spec(offer).and(Err(OpenFailure::AlreadyOpen)),
-            false => self.spec(offer),
-        };
-        let opened = self.open(Role::Sender, spec, Runtime::open_sender);
-        Ok(opened?.labeled(self.template.label))
+        self.open(Role::Sender, |runtime, name, timeout| {
+            let spec = self.spec(offer)?;
+            if runtime.state().is_name_taken(PUBLISHER, name) {
+                return Err(OpenFailure::AlreadyOpen);
+            }
+            let handle = runtime.open_sender(self.at.session(), name, spec, timeout)?;
+            Ok(handle.labeled(self.template.label))
+        })
     }
 
     /// Opens the sending end of a publisher.
@@ -215,29 +212,21 @@ impl<C> ChannelBuilder<C> {
         &self,
         version: MessageVersion,
     ) -> Result<SendHandle, OpenError> {
-        let spec = self.spec(Ok(MessageVersions::of_one(version)));
-        let opened = self.open(Role::Sender, spec, Runtime::open_sender);
-        Ok(opened?.labeled(self.template.label))
+        self.open(Role::Sender, |runtime, name, timeout| {
+            let spec = self.spec(Ok(MessageVersions::of_one(version)))?;
+            let handle = runtime.open_sender(self.at.session(), name, spec, timeout)?;
+            Ok(handle.labeled(self.template.label))
+        })
     }
 
-    /// Opens an end with this specification by `open`, which gets the session, the name and
-    /// `open_timeout` with it.
+    /// Opens an end by `open`, which gets the name and `open_timeout`.
     fn open<H>(
         &self,
         end: Role,
-        spec: Result<ChannelSpec, OpenFailure>,
-        open: impl FnOnce(
-            &Runtime,
-            &Arc<SessionShared>,
-            &str,
-            ChannelSpec,
-            Duration,
-        ) -> Result<H, CannotOpen>,
+        open: impl FnOnce(&Runtime, &str, Duration) -> Result<H, OpenFailure>,
     ) -> Result<H, OpenError> {
-        let (session, template) = (self.at.session(), &self.template);
-        let (name, timeout) = (template.name(), template.defaults.open_timeout);
-        let opened =
-            spec.and_then(|spec| Ok(open(session.runtime(), session, name, spec, timeout)?));
+        let (runtime, template) = (self.at.session().runtime(), &self.template);
+        let opened = open(runtime, template.name(), template.defaults.open_timeout);
         opened.map_err(|reason| self.refused(end, reason))
     }
 
@@ -247,32 +236,24 @@ impl<C> ChannelBuilder<C> {
     where
         C: Codec<T>,
     {
-        let spec = self.spec(message_version::<T, C>().map(MessageVersions::of_one));
-        let opened = self.open(
-            Role::Sender,
-            spec,
-            |runtime, session, name, spec, timeout| {
-                runtime.shared_sender(session, name, &spec, timeout)
-            },
-        );
-        Ok(Sender::new(opened?.labeled(self.template.label)))
+        self.open(Role::Sender, |runtime, name, timeout| {
+            let spec = self.spec(message_version::<T, C>().map(MessageVersions::of_one))?;
+            let handle = runtime.shared_sender(self.at.session(), name, &spec, timeout)?;
+            Ok(Sender::new(handle.labeled(self.template.label)))
+        })
     }
 
     pub(crate) fn open_receiver(
         &self,
         offer: Result<MessageVersions, OpenFailure>,
     ) -> Result<ReceiveHandle, OpenError> {
-        let (spec, every) = (self.spec(offer), self.template.defaults.ack_every);
-        let opened = self.open(
-            Role::Receiver,
-            spec,
-            |runtime, session, name, mut spec, timeout| {
-                // The sender learns, before it sends, which lengths this node can never take in.
-                spec.max_message_bytes = spec.max_message_bytes.min(runtime.longest_message());
-                runtime.open_receiver(session, name, spec, timeout, every)
-            },
-        );
-        Ok(opened?.labeled(self.template.label))
+        self.open(Role::Receiver, |runtime, name, timeout| {
+            let (mut spec, every) = (self.spec(offer)?, self.template.defaults.ack_every);
+            // The sender learns, before it sends, which lengths this node can never take in.
+            spec.max_message_bytes = spec.max_message_bytes.min(runtime.longest_message());
+            let handle = runtime.open_receiver(self.at.session(), name, spec, timeout, every)?;
+            Ok(handle.labeled(self.template.label))
+        })
     }
 
     pub(crate) fn refused(&self, end: Role, reason: OpenFailure) -> OpenError {

@@ -116,14 +116,12 @@ pub struct NodeSession {
     /// The peer's names.
     pub names: PeerNames,
     /// The fabric of the session's data.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "as_text"))]
     pub fabric: Fabric,
     /// The RDMA device of this node and the port of it, counted from 1, that carry the session's data
     /// now; `None` over another fabric.
     pub rdma_port: Option<(String, u8)>,
     /// The fabric that the session began with. It differs from `fabric` if the session has failed
     /// over.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "as_text"))]
     pub first_fabric: Fabric,
     /// The reason for the choice of `first_fabric`; see
     /// [`Peer::fabric_reason`](crate::Peer::fabric_reason).
@@ -450,9 +448,4 @@ fn write_counters(counters: &SessionStats, f: &mut fmt::Formatter<'_>) -> fmt::R
         true => Ok(()),
         false => write!(f, " credit_stalled {}", Rounded(counters.credit_stalled)),
     }
-}
-
-#[cfg(feature = "serde")]
-fn as_text<S: serde::Serializer>(fabric: &Fabric, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(fabric.name())
 }

@@ -4,6 +4,8 @@ use std::fmt;
 
 /// A fabric, which carries a session's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 pub enum Fabric {
     /// Shared memory between two processes of one host.
     Shm,

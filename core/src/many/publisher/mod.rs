@@ -99,8 +99,7 @@ pub struct Publisher<T: ?Sized, C = DefaultCodec> {
     topic: Arc<Topic>,
     /// The name, which is given back after the ends of the channels.
     _name: TakenName,
-    _message: PhantomData<fn(&T)>,
-    _codec: PhantomData<fn() -> C>,
+    _types: PhantomData<fn(&T) -> C>,
 }
 
 /// The state that a publisher shares with its waker. Peers come and go while the program does not
@@ -212,8 +211,7 @@ impl<C> ChannelBuilder<C, &Node> {
         Ok(Publisher {
             topic,
             _name: name,
-            _message: PhantomData,
-            _codec: PhantomData,
+            _types: PhantomData,
         })
     }
 }
