@@ -11,8 +11,8 @@ use ibex_transport::{
     session::SessionStats,
 };
 
-use super::{ChannelState, ChannelStats, SecurityStats};
-use crate::{Fabric, PeerId, PeerNames, Role, meeting::listener::FailureCounts, peer_id::carrier};
+use super::{ChannelStats, SecurityStats};
+use crate::{Fabric, PeerId, PeerNames, meeting::listener::FailureCounts, peer_id::carrier};
 
 /// A snapshot of a node, returned by [`Node::stats`](crate::Node::stats).
 ///
@@ -261,11 +261,7 @@ impl fmt::Display for NodeStats {
         if let Some(address) = self.address {
             write!(f, ", listening on {address}")?;
         }
-        let driver = match self.driver {
-            Driver::Threads => "threads",
-            Driver::Caller => "caller",
-            Driver::Tasks => "tasks",
-        };
+        let driver = lower_case(self.driver);
         let doorbells = if self.has_membarrier {
             "membarrier"
         } else {
@@ -384,15 +380,7 @@ impl fmt::Display for NodeSession {
             "stalled"
         )?;
         channels.iter().try_for_each(|channel| {
-            let end = match channel.end {
-                Role::Sender => "sender",
-                Role::Receiver => "receiver",
-            };
-            let state = match channel.state {
-                ChannelState::Pending => "pending",
-                ChannelState::Open => "open",
-                _ => "over",
-            };
+            let (end, state) = (lower_case(channel.end), lower_case(channel.state));
             let oldest = channel.held_oldest.map(|oldest| oldest.to_string());
             writeln!(
                 f,
@@ -410,6 +398,11 @@ impl fmt::Display for NodeSession {
             )
         })
     }
+}
+
+/// Returns the name of a variant in lower case.
+fn lower_case(variant: impl fmt::Debug) -> String {
+    format!("{variant:?}").to_ascii_lowercase()
 }
 
 /// Writes a line about the durations, if there are any.

@@ -36,11 +36,7 @@ pub trait ReceivingEnd {
 ///
 /// Dropping the future loses nothing: a message that had come is there for the next call.
 pub(crate) fn recv_async<R: ReceivingEnd>(end: &mut R) -> impl Future<Output = R::Received> {
-    parking::future(
-        end,
-        |end, context| end.poll_received(context),
-        |end| end.leave(),
-    )
+    parking::future(end, ReceivingEnd::poll_received, ReceivingEnd::leave)
 }
 
 /// Waits for the peer to open its end, in a task; see [`Receiver::opened_async`].
