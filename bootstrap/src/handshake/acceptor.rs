@@ -13,7 +13,7 @@ use crate::identity::{HostHint, Incarnation, NodeIdentity};
 use crate::local::Local;
 use crate::message::{
     Endpoint, FabricChoice, GidKind, HandshakeMessage, MessageError, SessionSecrets, ShmEndpoint,
-    Text, Unavailable, VerbsEndpoint, WireNumber,
+    Text, Unavailable, VerbsEndpoint,
 };
 use crate::negotiate::{self, Chosen, RuledOut};
 use crate::party::Party;

@@ -6,7 +6,6 @@ use hmac_sha256::HMAC;
 use super::Prologue;
 use crate::fabric::Fabric;
 use crate::identity::Secret;
-use crate::message::WireNumber;
 use crate::party::Party;
 
 /// The claim that a session resumes over this connection.

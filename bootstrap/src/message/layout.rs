@@ -41,24 +41,17 @@ macro_rules! fields {
     )*};
 }
 
-/// An enum that messages have as a number.
-pub(crate) trait WireNumber: Sized {
-    /// Returns the number that stands for this in a message.
-    fn to_wire(self) -> u8;
-
-    /// Returns what `number` stands for; `None` for one of a later version.
-    fn from_wire(number: u8) -> Option<Self>;
-}
-
 /// Reads and writes an enum as a number.
 macro_rules! numbers {
     ($($type:ident { $($variant:ident = $number:literal),* $(,)? })*) => {$(
-        impl WireNumber for $type {
-            fn to_wire(self) -> u8 {
+        impl $type {
+            /// Returns the number that stands for this in a message.
+            pub(crate) fn to_wire(self) -> u8 {
                 match self { $(Self::$variant => $number),* }
             }
 
-            fn from_wire(number: u8) -> Option<Self> {
+            /// Returns what `number` stands for; `None` for one of a later version.
+            pub(crate) fn from_wire(number: u8) -> Option<Self> {
                 match number {
                     $($number => Some(Self::$variant),)*
                     _ => None,
@@ -66,6 +59,9 @@ macro_rules! numbers {
             }
         }
 
+        numbers!($type);
+    )*};
+    ($type:ident) => {
         impl WireField for $type {
             fn read(from: &mut FieldReader<'_>, name: &'static str) -> Result<Self, MessageError> {
                 let number = u8::read(from, name)?;
@@ -79,7 +75,7 @@ macro_rules! numbers {
                 out.push(self.to_wire());
             }
         }
-    )*};
+    };
 }
 
 fields! {
@@ -122,8 +118,8 @@ fields! {
     Resumed { proof: "proof" }
 }
 
+numbers!(Fabric);
 numbers! {
-    Fabric { Shm = 1, Tcp = 2, Verbs = 3 }
     Policy { Auto = 0, Require = 1, Prefer = 2, Forbid = 3 }
     Integrity { Auto = 0, On = 1, Off = 2 }
     GidKind { Infiniband = 0, RoceV1 = 1, RoceV2 = 2 }

@@ -43,7 +43,6 @@ pub use checksum::{ALONE, CHECKSUM_BYTES, checksum};
 pub use choice::{FabricChoice, Unavailable};
 pub use endpoint::{Endpoint, GidKind, QueuePairAddress, ShmEndpoint, VerbsEndpoint, VerbsRail};
 pub use hello::{Hello, SecurityMode, Version, VersionRange};
-pub(crate) use layout::WireNumber;
 pub use offer::Offer;
 pub use ready::{Ready, SessionSecrets};
 pub use refusal::{HandshakeRefusal, RefusalCause, ResumeRefusal};

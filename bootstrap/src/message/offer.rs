@@ -1,7 +1,7 @@
 //! *Offer*: a node's identity, its limits and its fabrics.
 
 use super::field::{FieldReader, WireField, write_string};
-use super::{MessageError, Ready, SessionSecrets, Text, WireNumber};
+use super::{MessageError, Ready, SessionSecrets, Text};
 use crate::fabric::{Fabric, FabricOffer, VerbsDevice};
 use crate::host_tags::HostTags;
 use crate::identity::{Incarnation, NodeIdentity};

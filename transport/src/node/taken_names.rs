@@ -12,14 +12,12 @@ use ibex_base::{fork, sync::lock};
 
 use super::NodeState;
 
-/// A kind of holders, and a name.
-type Key = (&'static str, String);
-
-type Names = Arc<Mutex<BTreeMap<Key, Holders>>>;
-
 /// The names that holders have taken; each kind of holders has names of its own.
 #[derive(Debug, Default)]
-pub(crate) struct TakenNames(Names);
+pub(crate) struct TakenNames(Arc<HoldersByName>);
+
+/// The holders of names, by their kind and the name.
+type HoldersByName = Mutex<BTreeMap<(&'static str, String), Holders>>;
 
 /// The holders that have a name.
 #[derive(Debug)]
@@ -32,8 +30,9 @@ enum Holders {
 
 /// A name that its holder keeps until this is dropped.
 pub struct TakenName {
-    key: Key,
-    names: Names,
+    /// The kind of its holder, and the name.
+    key: (&'static str, String),
+    names: Arc<HoldersByName>,
 }
 
 impl NodeState {

@@ -13,19 +13,19 @@ pub fn future<E, T>(
     poll: impl FnMut(&mut E, &mut Context<'_>) -> Poll<T>,
     leave: impl FnMut(&mut E),
 ) -> impl Future<Output = T> {
-    Wait { end, poll, leave }
+    PollFuture { end, poll, leave }
 }
 
-struct Wait<E, P, L: FnMut(&mut E)> {
+struct PollFuture<E, P, L: FnMut(&mut E)> {
     end: E,
     poll: P,
     leave: L,
 }
 
 // Nothing in it is pinned.
-impl<E, P, L: FnMut(&mut E)> Unpin for Wait<E, P, L> {}
+impl<E, P, L: FnMut(&mut E)> Unpin for PollFuture<E, P, L> {}
 
-impl<E, T, P, L> Future for Wait<E, P, L>
+impl<E, T, P, L> Future for PollFuture<E, P, L>
 where
     P: FnMut(&mut E, &mut Context<'_>) -> Poll<T>,
     L: FnMut(&mut E),
@@ -38,7 +38,7 @@ where
     }
 }
 
-impl<E, P, L: FnMut(&mut E)> Drop for Wait<E, P, L> {
+impl<E, P, L: FnMut(&mut E)> Drop for PollFuture<E, P, L> {
     fn drop(&mut self) {
         (self.leave)(&mut self.end);
     }
