@@ -1,40 +1,7 @@
 //! The fabrics that a session can run on, and a node's wishes for each.
 #![forbid(unsafe_code)]
 
-use std::fmt;
-
-/// A fabric, which carries a session's data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum FabricKind {
-    /// Shared memory between two processes of one host.
-    Shm,
-    /// The session's connection itself: TCP, or vsock where the peer's address is one of vsock.
-    Tcp,
-    /// RDMA through libibverbs.
-    Verbs,
-}
-
-impl FabricKind {
-    /// All fabrics, in the order in which the automatic choice tries them: fastest first.
-    pub const FASTEST_FIRST: [FabricKind; 3] =
-        [FabricKind::Shm, FabricKind::Verbs, FabricKind::Tcp];
-
-    /// Returns the fabric's name, which is also that of its cargo feature.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            FabricKind::Shm => "shm",
-            FabricKind::Tcp => "tcp",
-            FabricKind::Verbs => "verbs",
-        }
-    }
-}
-
-impl fmt::Display for FabricKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
+pub use ibex_base::Fabric;
 
 /// A node's wish for one fabric. The wishes of both nodes of a session count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,7 +21,7 @@ pub enum Policy {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FabricOffer {
     /// The fabric.
-    pub kind: FabricKind,
+    pub kind: Fabric,
     /// The node's wish for the fabric.
     pub policy: Policy,
     /// The device, for verbs; a verbs offer without one states the policy of a
@@ -74,7 +41,7 @@ pub struct FabricOffer {
 
 impl FabricOffer {
     /// Creates an offer of which only the wish is known.
-    pub fn new(kind: FabricKind, policy: Policy) -> FabricOffer {
+    pub fn new(kind: Fabric, policy: Policy) -> FabricOffer {
         FabricOffer {
             kind,
             policy,

@@ -56,7 +56,7 @@ pub use error::{
     shortage_step,
 };
 pub use established::{Established, Finished, ResumedConnection};
-pub use fabric::{FabricKind, FabricOffer, Policy, VerbsDevice};
+pub use fabric::{Fabric, FabricOffer, Policy, VerbsDevice};
 pub use ibex_base::tls::{
     AuthenticatedAs, AuthenticationError, Cause as AuthenticationCause, RefusedBy, TlsError,
 };

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ibex_base::Workers;
 use ibex_base::tls::{Encryption, TlsCredentials};
 
-use crate::fabric::{FabricKind, FabricOffer, Policy};
+use crate::fabric::{Fabric, FabricOffer, Policy};
 use crate::identity::{Incarnation, NodeIdentity};
 use crate::integrity::Integrity;
 use crate::limits::Limits;
@@ -39,7 +39,7 @@ pub struct Local {
     pub verbs: Policy,
     /// Fabrics that this build does not have. They are left out of the offer, so that a
     /// peer can tell them from forbidden ones. Default: none.
-    pub absent: Vec<FabricKind>,
+    pub absent: Vec<Fabric>,
     /// True if the kernel or a sandbox denies this node the memory files that shm needs.
     /// Default: false.
     pub is_shm_denied: bool,
@@ -119,7 +119,7 @@ impl Local {
     /// Returns the node's RDMA devices, if one could serve.
     pub(crate) fn usable_devices(&self) -> Option<&Arc<dyn VerbsDevices>> {
         let usable = self.verbs != Policy::Forbid
-            && !self.absent.contains(&FabricKind::Verbs)
+            && !self.absent.contains(&Fabric::Verbs)
             && !self.requires_encryption();
         self.verbs_devices.as_ref().filter(|_| usable)
     }
@@ -141,9 +141,9 @@ impl Local {
     /// Returns the node's Offer, which says nothing of the host yet.
     pub(crate) fn offer(&self) -> Offer {
         let mut fabrics = vec![
-            FabricOffer::new(FabricKind::Shm, self.shm),
-            FabricOffer::new(FabricKind::Tcp, self.tcp),
-            FabricOffer::new(FabricKind::Verbs, self.verbs),
+            FabricOffer::new(Fabric::Shm, self.shm),
+            FabricOffer::new(Fabric::Tcp, self.tcp),
+            FabricOffer::new(Fabric::Verbs, self.verbs),
         ];
         fabrics[0].is_denied = self.is_shm_denied;
         fabrics[0].crosses_users = *self.unix.share_with != ShareWith::Nobody;

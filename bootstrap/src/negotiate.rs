@@ -9,7 +9,7 @@
 //!   words.
 #![forbid(unsafe_code)]
 
-use crate::fabric::{FabricKind, FabricOffer, Policy, VerbsDevice};
+use crate::fabric::{Fabric, FabricOffer, Policy, VerbsDevice};
 use crate::host_tags::UNKNOWN;
 use crate::integrity::Integrity;
 use crate::message::{GidKind, Offer, Version, VersionRange};
@@ -52,7 +52,7 @@ pub fn fabric(
     let mut obstacles = Vec::new();
     let mut unmet = String::new();
     let mut possible = Vec::new();
-    for fabric in FabricKind::FASTEST_FIRST {
+    for fabric in Fabric::FASTEST_FIRST {
         let Some(why) = meeting.obstacle(fabric) else {
             possible.push(fabric);
             continue;
@@ -73,15 +73,15 @@ pub fn fabric(
     // wishes.
     let chosen = |fabric, why| Ok(Chosen::new(fabric, &format!("{why}{unmet}")));
     match possible.first() {
-        Some(FabricKind::Shm) if dialer.is_of_user(acceptor) => {
-            chosen(FabricKind::Shm, "same host, same user")
+        Some(Fabric::Shm) if dialer.is_of_user(acceptor) => {
+            chosen(Fabric::Shm, "same host, same user")
         }
-        Some(FabricKind::Shm) => chosen(
-            FabricKind::Shm,
+        Some(Fabric::Shm) => chosen(
+            Fabric::Shm,
             "same host, and both nodes share memory with other users",
         ),
-        Some(FabricKind::Verbs) => chosen(FabricKind::Verbs, "RDMA hardware on both nodes"),
-        Some(FabricKind::Tcp) => Ok(Chosen::new(FabricKind::Tcp, &obstacles.join("; "))),
+        Some(Fabric::Verbs) => chosen(Fabric::Verbs, "RDMA hardware on both nodes"),
+        Some(Fabric::Tcp) => Ok(Chosen::new(Fabric::Tcp, &obstacles.join("; "))),
         None => Err(FabricConflict::Nothing {
             why: obstacles.join("; "),
         }),
@@ -93,11 +93,7 @@ pub fn fabric(
 /// The choice need not be what [`fabric`] computes here: a dialer of a later version may weigh
 /// otherwise, and it knows which fabrics it could not reach. But no dialer talks an acceptor into a
 /// fabric that the acceptor's own offer excludes.
-pub fn permitted(
-    dialer: &Offer,
-    acceptor: &Offer,
-    chosen: FabricKind,
-) -> Result<(), FabricConflict> {
+pub fn permitted(dialer: &Offer, acceptor: &Offer, chosen: Fabric) -> Result<(), FabricConflict> {
     let meeting = Meeting {
         dialer,
         acceptor,
@@ -122,7 +118,7 @@ pub fn permitted(
 
 /// Returns the reason why no session of the two can ever use `fabric`, if the policy or the build
 /// of one of them excludes it.
-pub fn exclusion(dialer: &Offer, acceptor: &Offer, fabric: FabricKind) -> Option<String> {
+pub fn exclusion(dialer: &Offer, acceptor: &Offer, fabric: Fabric) -> Option<String> {
     let meeting = Meeting {
         dialer,
         acceptor,
@@ -160,11 +156,11 @@ pub fn gid_types(dialer: GidKind, acceptor: GidKind) -> Result<(), String> {
 
 /// Returns the text that `end` adds to the dialer's reason for a session over `chosen`: why it has
 /// no RDMA device of its own, if that is the obstacle.
-pub(crate) fn own_lack(end: Party, ours: &Offer, theirs: &Offer, chosen: FabricKind) -> String {
-    let device = |offer: &Offer| offer.fabric(FabricKind::Verbs)?.device.clone();
-    let verbs = ours.fabric(FabricKind::Verbs);
+pub(crate) fn own_lack(end: Party, ours: &Offer, theirs: &Offer, chosen: Fabric) -> String {
+    let device = |offer: &Offer| offer.fabric(Fabric::Verbs)?.device.clone();
+    let verbs = ours.fabric(Fabric::Verbs);
     match verbs.and_then(|verbs| verbs.no_device.as_ref()) {
-        Some(why) if chosen == FabricKind::Tcp && device(theirs).is_some() => {
+        Some(why) if chosen == Fabric::Tcp && device(theirs).is_some() => {
             format!("; the {end} has none because {why}")
         }
         _ => String::new(),
@@ -175,7 +171,7 @@ pub(crate) fn own_lack(end: Party, ours: &Offer, theirs: &Offer, chosen: FabricK
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chosen {
     /// The fabric.
-    pub fabric: FabricKind,
+    pub fabric: Fabric,
     /// The reason, in words that begin with the fabric.
     pub reason: String,
 }
@@ -184,7 +180,7 @@ pub struct Chosen {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuledOut {
     /// The fabric.
-    pub fabric: FabricKind,
+    pub fabric: Fabric,
     /// The obstacle that was met.
     pub why: String,
 }
@@ -201,9 +197,9 @@ pub enum FabricConflict {
     )]
     TwoRequired {
         /// The first requirement, and whose it is.
-        first: (Party, FabricKind),
+        first: (Party, Fabric),
         /// The other requirement, and whose it is.
-        second: (Party, FabricKind),
+        second: (Party, Fabric),
     },
     /// A fabric that one end insists on cannot be had.
     #[error(
@@ -214,7 +210,7 @@ pub enum FabricConflict {
         /// The end that insists.
         by: Party,
         /// The fabric that it insists on.
-        fabric: FabricKind,
+        fabric: Fabric,
         /// The obstacle.
         why: String,
     },
@@ -252,8 +248,8 @@ struct Meeting<'a> {
 
 impl Meeting<'_> {
     /// Returns the one fabric that either end requires.
-    fn required(&self) -> Result<Option<(Party, FabricKind)>, FabricConflict> {
-        let mut found: Option<(Party, FabricKind)> = None;
+    fn required(&self) -> Result<Option<(Party, Fabric)>, FabricConflict> {
+        let mut found: Option<(Party, Fabric)> = None;
         for (end, offer) in self.ends() {
             let required = offer.fabrics.iter().filter(|f| f.policy == Policy::Require);
             for second in required.map(|fabric| (end, fabric.kind)) {
@@ -270,12 +266,12 @@ impl Meeting<'_> {
     }
 
     /// Returns the end that has this wish, the dialer first.
-    fn wishes(&self, fabric: FabricKind, policy: Policy) -> Option<Party> {
+    fn wishes(&self, fabric: Fabric, policy: Policy) -> Option<Party> {
         self.end_where(|offer| offer.fabric(fabric).is_some_and(|f| f.policy == policy))
     }
 
     /// Returns the words for the end that does not have or want `fabric`, if there is one.
-    fn unwanted(&self, fabric: FabricKind) -> Option<String> {
+    fn unwanted(&self, fabric: Fabric) -> Option<String> {
         if let Some(end) = self.end_where(|offer| offer.fabric(fabric).is_none()) {
             return Some(format!(
                 "{fabric} is not compiled into the {end} (feature `{fabric}`)"
@@ -285,12 +281,12 @@ impl Meeting<'_> {
             return Some(format!("the {end}'s policy forbids {fabric}"));
         }
         let end = self.end_where(|offer| offer.requires_encryption)?;
-        (fabric == FabricKind::Verbs)
+        (fabric == Fabric::Verbs)
             .then(|| format!("the {end} requires encryption, and {fabric} has none"))
     }
 
     /// Returns the obstacle to using `fabric`, if there is one.
-    fn obstacle(&self, fabric: FabricKind) -> Option<String> {
+    fn obstacle(&self, fabric: Fabric) -> Option<String> {
         if let Some(unwanted) = self.unwanted(fabric) {
             return Some(unwanted);
         }
@@ -298,9 +294,9 @@ impl Meeting<'_> {
             return Some(tried.why.clone());
         }
         match fabric {
-            FabricKind::Shm => self.shm_obstacle(),
-            FabricKind::Tcp => None,
-            FabricKind::Verbs => self.verbs_obstacle(),
+            Fabric::Shm => self.shm_obstacle(),
+            Fabric::Tcp => None,
+            Fabric::Verbs => self.verbs_obstacle(),
         }
     }
 
@@ -318,7 +314,7 @@ impl Meeting<'_> {
             return Some(apart);
         }
         for (end, offer) in self.ends() {
-            if offer.fabric(FabricKind::Shm)?.is_denied {
+            if offer.fabric(Fabric::Shm)?.is_denied {
                 return Some(format!("the kernel or sandbox of the {end} {DENIED}"));
             }
         }
@@ -357,9 +353,9 @@ impl Meeting<'_> {
     fn verbs_obstacle(&self) -> Option<String> {
         let wished = [Policy::Require, Policy::Prefer]
             .into_iter()
-            .any(|policy| self.wishes(FabricKind::Verbs, policy).is_some());
+            .any(|policy| self.wishes(Fabric::Verbs, policy).is_some());
         for (end, offer) in self.ends() {
-            let verbs = offer.fabric(FabricKind::Verbs)?;
+            let verbs = offer.fabric(Fabric::Verbs)?;
             match (&verbs.device, &verbs.no_device) {
                 (None, None) => return Some(format!("the {end} has no RDMA device")),
                 (None, Some(why)) => {
@@ -392,7 +388,7 @@ impl Meeting<'_> {
 
     /// Returns the end that has no shared memory, or whose shared memory is so.
     fn shm_end_where(&self, is_so: impl Fn(&FabricOffer) -> bool) -> Option<Party> {
-        self.end_where(|offer| offer.fabric(FabricKind::Shm).is_none_or(&is_so))
+        self.end_where(|offer| offer.fabric(Fabric::Shm).is_none_or(&is_so))
     }
 
     fn ends(&self) -> [(Party, &Offer); 2] {
@@ -404,7 +400,7 @@ impl Meeting<'_> {
 }
 
 impl Chosen {
-    fn new(fabric: FabricKind, why: &str) -> Chosen {
+    fn new(fabric: Fabric, why: &str) -> Chosen {
         Chosen {
             fabric,
             reason: format!("{fabric}: {why}"),

@@ -10,8 +10,8 @@ use common::dialing::Turned;
 use common::sessions::Sessions;
 use common::{LONG, Listening, node};
 use ibex_bootstrap::{
-    Acceptor, DialError, DialOutcome, DialRequest, FabricKind, NodeIdentity, ResumeError,
-    ResumeTicket, Secret,
+    Acceptor, DialError, DialOutcome, DialRequest, Fabric, NodeIdentity, ResumeError, ResumeTicket,
+    Secret,
 };
 
 /// Listeners that let the kernel accept, and say nothing.
@@ -113,7 +113,7 @@ fn a_resumption_that_is_cancelled_ends_at_once() {
         peer: NodeIdentity([2; 16]),
         incarnation: 1,
         epoch: 1,
-        fabric: FabricKind::Tcp,
+        fabric: Fabric::Tcp,
     };
     let resumption = here.resume(3, &address_of(&silent[0]), &ticket);
     here.turn();

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use common::{LONG, Listening, dial_node_1, node, wait_readable};
 use ibex_bootstrap::handshake::{Handshake, HandshakeEvent};
 use ibex_bootstrap::{
-    Acceptor, DialError, Established, FabricKind, HandshakeError, HostHint, Integrity,
-    NodeIdentity, Policy, Problem, UnixClosing, Version, VersionRange, dial,
+    Acceptor, DialError, Established, Fabric, HandshakeError, HostHint, Integrity, NodeIdentity,
+    Policy, Problem, UnixClosing, Version, VersionRange, dial,
 };
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
@@ -80,7 +80,7 @@ fn over_tcp_when_shm_is_forbidden() {
     let acceptor = listening.established.recv_timeout(LONG).unwrap();
     assert_connected(&dialer, &acceptor);
     for end in [&dialer, &acceptor] {
-        assert_eq!(end.fabric, FabricKind::Tcp);
+        assert_eq!(end.fabric, Fabric::Tcp);
         assert!(end.unix.is_none() && end.pid.is_none());
         assert_eq!(end.stated_pid, Some(std::process::id()));
         assert!(
@@ -272,7 +272,7 @@ fn strangers_at_the_unix_socket_are_kept_out_and_keep_nobody_out() {
         HandshakeEvent::Agreed(_)
     ));
     let established = acceptor.poll_established().unwrap();
-    assert_eq!(established.fabric, FabricKind::Shm);
+    assert_eq!(established.fabric, Fabric::Shm);
     assert!(established.unix.is_some());
     drop(nothing);
 }
@@ -361,7 +361,7 @@ fn a_dialer_that_cannot_reach_the_unix_socket_gets_tcp() {
         HandshakeEvent::Agreed(_)
     ));
     let established = acceptor.poll_established().unwrap();
-    assert_eq!(established.fabric, FabricKind::Tcp);
+    assert_eq!(established.fabric, Fabric::Tcp);
     assert!(established.unix.is_none());
     assert!(
         established

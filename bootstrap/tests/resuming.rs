@@ -10,7 +10,7 @@ use common::sessions::Sessions;
 use common::{LONG, Listening, node};
 use ibex_bootstrap::handshake::HandshakeStep;
 use ibex_bootstrap::{
-    Established, FabricKind, HandshakeError, Local, NodeIdentity, Policy, Problem, ResumeError,
+    Established, Fabric, HandshakeError, Local, NodeIdentity, Policy, Problem, ResumeError,
     ResumeRefusal, ResumeTicket, ResumedConnection, Secret, dial, resume,
 };
 
@@ -56,7 +56,7 @@ impl Pair {
             peer: session.peer.identity,
             incarnation: session.peer.incarnation,
             epoch,
-            fabric: FabricKind::Tcp,
+            fabric: Fabric::Tcp,
         }
     }
 
@@ -108,7 +108,7 @@ fn a_session_goes_on_as_often_as_its_wires_break() {
         for end in [&here, &there] {
             assert_eq!(end.session_id, pair.ends[0].session_id);
             assert_eq!(end.epoch, epoch);
-            assert_eq!(end.fabric, FabricKind::Tcp);
+            assert_eq!(end.fabric, Fabric::Tcp);
             assert!(end.leftover.is_empty());
         }
         pair.sessions.begin(&there);

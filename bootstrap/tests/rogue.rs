@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use common::node;
 use ibex_bootstrap::handshake::{AcceptorEntropy, Handshake, HandshakeEvent};
 use ibex_bootstrap::message::ShmEndpoint;
-use ibex_bootstrap::{FabricKind, HostHint, Secret, dial};
+use ibex_bootstrap::{Fabric, HostHint, Secret, dial};
 use ibex_harness::draw::Draw;
 use ibex_harness::network::{self, Medium, Network};
 use rustix::io::Errno;
@@ -91,7 +91,7 @@ fn a_listener_on_another_host_sends_a_dialer_to_no_socket_and_learns_nothing() {
         (heard, stream)
     });
     let dialed = dial(&address.to_string(), &node(1), LONG).unwrap();
-    assert_eq!(dialed.fabric, FabricKind::Tcp);
+    assert_eq!(dialed.fabric, Fabric::Tcp);
     let why = "tcp: not shm: the connection has an address that is not of the network namespace of \
                the connecting node, and the connecting node has no shared_memory_directory; ";
     assert!(dialed.reason.starts_with(why), "{}", dialed.reason);

@@ -12,9 +12,7 @@ use std::time::{Duration, Instant};
 use common::fake_devices::{FakeDevices, FakePair};
 use common::{LONG, Listening, node, wait_readable};
 use ibex_bootstrap::handshake::{Handshake, HandshakeEvent, HandshakeStep};
-use ibex_bootstrap::{
-    Acceptor, Established, FabricKind, HostHint, Local, Policy, VerbsDevices, dial,
-};
+use ibex_bootstrap::{Acceptor, Established, Fabric, HostHint, Local, Policy, VerbsDevices, dial};
 
 fn with(identity: u8, devices: &Arc<FakeDevices>) -> Local {
     let mut local = node(identity);
@@ -38,7 +36,7 @@ fn both_ends_get_their_queue_pair_back_connected() {
     let dialer = dial(&listening.address, &with(1, &here), LONG).unwrap();
     let acceptor = listening.established.recv_timeout(LONG).unwrap();
     for end in [&dialer, &acceptor] {
-        assert_eq!(end.fabric, FabricKind::Verbs);
+        assert_eq!(end.fabric, Fabric::Verbs);
         assert_eq!(end.reason, "verbs: RDMA hardware on both nodes");
     }
     let loopback = IpAddr::from([127, 0, 0, 1]);
@@ -78,7 +76,7 @@ fn a_device_is_never_waited_for_in_a_turn() {
     };
     let asked = slow.asked.lock().unwrap();
     assert!(asked.iter().all(|(_, by)| *by != thread::current().id()));
-    assert_eq!(established.fabric, FabricKind::Verbs);
+    assert_eq!(established.fabric, Fabric::Verbs);
     drop(dialing.join().unwrap().unwrap());
 }
 

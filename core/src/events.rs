@@ -3,13 +3,12 @@
 
 use std::{
     fmt,
-    pin::Pin,
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
 
-use ibex_ring::parking::{Patience, Ticket};
+use ibex_ring::parking::{self, Patience, Ticket};
 use ibex_transport::runtime::Runtime;
 
 use crate::Event;
@@ -79,7 +78,11 @@ impl Events {
     /// }
     /// ```
     pub fn next_async(&mut self) -> impl Future<Output = Option<Event>> {
-        EventAsync(self)
+        parking::future(
+            self,
+            |events, context| events.poll_next(context),
+            |Events { runtime, held }| runtime.leave_events(held),
+        )
     }
 
     /// Polls for the next event; `None` if none will come. The handle keeps the waker of the last
@@ -119,24 +122,6 @@ impl Clone for Events {
 impl Drop for Events {
     fn drop(&mut self) {
         self.runtime.leave_events(&mut self.held);
-    }
-}
-
-/// The next event; see [`Events::next_async`].
-struct EventAsync<'a>(&'a mut Events);
-
-impl Future for EventAsync<'_> {
-    type Output = Option<Event>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Event>> {
-        self.get_mut().0.poll_next(context)
-    }
-}
-
-impl Drop for EventAsync<'_> {
-    fn drop(&mut self) {
-        let Events { runtime, held } = &mut *self.0;
-        runtime.leave_events(held);
     }
 }
 

@@ -10,7 +10,6 @@
 //! | channels with several peers from one set of settings | [`ChannelTemplate`], [`Gathered`] |
 //! | a wait of a thread, and a future's poll | [`parking`], [`Runtime`], [`WakeUps`] |
 //! | a timer, the end of a session, a peer that drains | [`session`] |
-//! | a value that lives as long as its node | [`slot`] |
 //! | a part that starts with its node, and sees what the node counts | [`NodePart`], [`NodeView`] |
 //! | what an end is in errors | [`EndLabel`] |
 
@@ -31,7 +30,7 @@ pub use ibex_transport::{
         CallTime, CallTimes, DrainParticipant, NodeState, SessionShared, TakenName,
         has_more_rights_than_its_user,
     },
-    runtime::{EventLoop, PollTarget, Runtime},
+    runtime::{EventLoop, PollTarget, Runtime, WakeUps},
 };
 #[cfg(feature = "verbs")]
 pub use ibex_verbs::LockedMemory;
@@ -46,7 +45,6 @@ pub use crate::{
         channel_builder::{MessageVersions, message_version},
         template::ChannelTemplate,
     },
-    wake_ups::WakeUps,
 };
 
 use std::{any::Any, sync::Arc};
@@ -71,12 +69,6 @@ pub fn runtime(node: &Node) -> &Arc<Runtime> {
 /// [`UsedAfterFork`].
 pub fn check_fork(node: &Node) -> Result<(), UsedAfterFork> {
     node.check_fork()
-}
-
-/// Returns the value of this type that lives as long as the node. The first call makes it.
-#[must_use]
-pub fn slot<T: Any + Default + Send + Sync>(node: &Node) -> Arc<T> {
-    node.parts.slots.get()
 }
 
 /// Returns the node's part of this type, if it has one: see [`NodePart`].

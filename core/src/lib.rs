@@ -29,11 +29,9 @@ mod peer;
 mod peer_id;
 #[cfg(feature = "verbs")]
 pub mod rdma;
-mod security_stats;
 mod setting;
 pub mod shared_memory;
 pub mod stats;
-mod wake_ups;
 
 pub use address::ToAddress;
 pub use error::{
@@ -62,8 +60,8 @@ pub use ibex_codec::{Serde, SerdeBorrowed, serde, serde_bytes};
 
 #[cfg(feature = "tls")]
 pub use ibex_base::tls::Encryption;
-pub use ibex_base::{Address, tls::AuthenticatedAs};
-pub use ibex_bootstrap::{FabricKind as Fabric, Integrity, Policy};
+pub use ibex_base::{Address, Fabric, tls::AuthenticatedAs};
+pub use ibex_bootstrap::{Integrity, Policy};
 pub use ibex_protocol::format::control::{CloseReason, Role};
 pub use ibex_protocol::format::trace_context::{InvalidTraceContext, TraceContext};
 pub use ibex_ring::memory::{Region, RegionSlice};

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use ibex_base::Address;
-use ibex_transport::session::{self, PeerDescription};
+use ibex_transport::session::PeerDescription;
 
 use crate::Fabric;
 
@@ -86,29 +86,11 @@ impl fmt::Display for PeerAt {
     }
 }
 
-/// Converts the transport crate's name of a fabric.
-pub(crate) fn fabric_of(fabric: session::Fabric) -> Fabric {
-    match fabric {
-        session::Fabric::Shm => Fabric::Shm,
-        session::Fabric::Tcp => Fabric::Tcp,
-        session::Fabric::Verbs => Fabric::Verbs,
-    }
-}
-
 /// Returns the name of what carries a session's data, for people: the fabric, or vsock.
 pub(crate) fn carrier(fabric: Fabric, address: Address) -> &'static str {
     match (fabric, address) {
         (Fabric::Tcp, Address::Vsock { .. }) => "vsock",
         _ => fabric.name(),
-    }
-}
-
-/// Converts to the transport crate's name of a fabric.
-pub(crate) fn as_carried(fabric: Fabric) -> session::Fabric {
-    match fabric {
-        Fabric::Shm => session::Fabric::Shm,
-        Fabric::Tcp => session::Fabric::Tcp,
-        Fabric::Verbs => session::Fabric::Verbs,
     }
 }
 

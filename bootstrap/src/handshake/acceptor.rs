@@ -8,7 +8,7 @@ use super::HandshakeStep;
 use super::acceptor_entropy::AcceptorEntropy;
 use super::machine::{Handshake, HandshakeRole, OfferedTerms, State, Terms};
 use crate::error::HandshakeError;
-use crate::fabric::FabricKind;
+use crate::fabric::Fabric;
 use crate::identity::{HostHint, Incarnation, NodeIdentity};
 use crate::local::Local;
 use crate::message::{
@@ -101,7 +101,7 @@ impl Handshake {
         let chosen = Chosen { fabric, reason };
         let terms = Terms { offered, chosen };
         match fabric {
-            FabricKind::Shm => {
+            Fabric::Shm => {
                 if let HandshakeRole::Acceptor(acceptance) = &self.role {
                     self.deferred.push_back(HandshakeEvent::ListenUnix {
                         name: ShmEndpoint::name(&acceptance.entropy.token),
@@ -110,11 +110,11 @@ impl Handshake {
                 }
                 self.state = State::UnixSocket(terms);
             }
-            FabricKind::Tcp => {
+            Fabric::Tcp => {
                 self.send(HandshakeMessage::Endpoint(Endpoint::Tcp));
                 self.state = State::DialerReady(terms, ReadyCondition::Tcp);
             }
-            FabricKind::Verbs => {
+            Fabric::Verbs => {
                 self.deferred.push_back(HandshakeEvent::PreparePair);
                 self.state = State::Prepared(terms, None);
             }

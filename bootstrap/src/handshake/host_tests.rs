@@ -85,7 +85,7 @@ fn no_end_shares_memory_over_a_connection_that_leads_away() {
         let mut meeting = Meeting::on_hosts(&local(1), dialer, &local(2), acceptor);
         meeting.run();
         let agreement = meeting.dialer_end.expect("an end").expect("a session");
-        assert_eq!(agreement.fabric, FabricKind::Tcp);
+        assert_eq!(agreement.fabric, Fabric::Tcp);
         let why = format!(
             "tcp: not shm: the connection has an address that is not of the network namespace of \
              the {who}, and the "

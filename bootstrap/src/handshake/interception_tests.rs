@@ -302,7 +302,7 @@ fn a_thousand_captured_bootstraps_tell_nothing() {
         let mut meeting = Meeting::on_hosts(&dialer, hosts[0], &acceptor, hosts[1]);
         meeting.run();
         let agreement = meeting.acceptor_end.take().unwrap().unwrap();
-        let wanted = [FabricKind::Verbs, FabricKind::Shm, FabricKind::Tcp];
+        let wanted = [Fabric::Verbs, Fabric::Shm, Fabric::Tcp];
         assert_eq!(agreement.fabric, wanted[number as usize % 3]);
         let planted = [
             &dialer.identity.0[..],

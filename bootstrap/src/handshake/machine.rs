@@ -10,7 +10,7 @@ use super::conversation::Conversation;
 use super::resumption::ResumeAnswer;
 use super::{Agreement, HandshakeEvent, HandshakeStep, ResumedSession};
 use crate::error::HandshakeError;
-use crate::fabric::FabricKind;
+use crate::fabric::Fabric;
 use crate::identity::HostHint;
 use crate::local::Local;
 use crate::message::{
@@ -312,7 +312,7 @@ impl Handshake {
             }
             // The acceptor could not connect its queue pair with this end's.
             (State::Ready(terms), Message::Unavailable(unavailable))
-                if [unavailable.fabric, terms.chosen.fabric] == [FabricKind::Verbs; 2] =>
+                if [unavailable.fabric, terms.chosen.fabric] == [Fabric::Verbs; 2] =>
             {
                 self.leave_verbs(terms, unavailable.reason.to_string());
             }
@@ -468,7 +468,7 @@ impl Handshake {
         let is_sealed = self.is_sealed();
         let agreement = Agreement {
             stated_pid: process.filter(|_| ours.host.share_pids(&theirs.host)),
-            no_tcp: negotiate::exclusion(dialer, acceptor, FabricKind::Tcp),
+            no_tcp: negotiate::exclusion(dialer, acceptor, Fabric::Tcp),
             payload_checksums: negotiate::payload_checksums(dialer, acceptor, is_sealed),
             peer: theirs,
             version,

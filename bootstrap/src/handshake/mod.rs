@@ -80,7 +80,7 @@ pub use acceptor_entropy::AcceptorEntropy;
 pub use machine::Handshake;
 
 use crate::error::HandshakeError;
-use crate::fabric::FabricKind;
+use crate::fabric::Fabric;
 pub use crate::handshake_step::HandshakeStep;
 use crate::identity::Secret;
 use crate::message::{Offer, VerbsEndpoint, Version};
@@ -143,7 +143,7 @@ pub struct Agreement {
     /// The secret that proves the right to resume the session.
     pub resume_secret: Secret,
     /// The fabric of the session's data.
-    pub fabric: FabricKind,
+    pub fabric: Fabric,
     /// The reason for that fabric.
     pub reason: String,
     /// The reason why tcp may not carry the data, where a policy or a build excludes that.
@@ -166,7 +166,7 @@ pub struct ResumedSession {
     /// The epoch that begins.
     pub epoch: u64,
     /// The fabric that is to carry the data.
-    pub fabric: FabricKind,
+    pub fabric: Fabric,
 }
 
 /// Both Hellos exactly as they were on the wire, magic and length included. They are everything

@@ -4,7 +4,7 @@
 use hmac_sha256::HMAC;
 
 use super::Prologue;
-use crate::fabric::FabricKind;
+use crate::fabric::Fabric;
 use crate::identity::Secret;
 use crate::party::Party;
 
@@ -22,7 +22,7 @@ use crate::party::Party;
 pub(super) struct ResumptionClaim<'a> {
     pub(super) session_id: &'a [u8; 16],
     pub(super) epoch: u64,
-    pub(super) fabric: FabricKind,
+    pub(super) fabric: Fabric,
     pub(super) prologue: &'a Prologue,
 }
 

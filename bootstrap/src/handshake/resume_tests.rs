@@ -20,7 +20,7 @@ use crate::resumption::{Resumable, ResumeTicket};
 
 #[test]
 fn a_session_goes_on_with_its_next_epoch() {
-    for fabric in [FabricKind::Shm, FabricKind::Tcp] {
+    for fabric in [Fabric::Shm, Fabric::Tcp] {
         let ticket = ResumeTicket {
             authenticated_as: None,
             fabric,
@@ -124,7 +124,7 @@ fn a_fabric_that_it_may_not_go_on_over_is_refused_with_the_reason() {
         authenticated_as: None,
         secret: ENTROPY.resume_secret,
         epoch: EPOCH - 1,
-        fabrics: vec![FabricKind::Verbs],
+        fabrics: vec![Fabric::Verbs],
         reason: "the listening node requires verbs".to_owned(),
     };
     choosy.resumable.lock().insert(ENTROPY.session_id, session);

@@ -13,7 +13,7 @@ use crate::resumption::ResumeTicket;
 /// A ticket for the session with node 0x22, over a queue pair.
 fn verbs_ticket() -> ResumeTicket {
     ResumeTicket {
-        fabric: FabricKind::Verbs,
+        fabric: Fabric::Verbs,
         ..ticket(EPOCH)
     }
 }

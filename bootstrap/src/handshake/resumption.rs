@@ -11,7 +11,7 @@ use super::machine::{Handshake, HandshakeRole, State};
 use super::proof::ResumptionClaim;
 use super::{HandshakeEvent, HandshakeStep, ResumedSession};
 use crate::error::HandshakeError;
-use crate::fabric::FabricKind;
+use crate::fabric::Fabric;
 use crate::identity::HostHint;
 use crate::local::Local;
 use crate::message::{
@@ -71,7 +71,7 @@ impl Handshake {
                 identity,
                 incarnation,
             });
-        } else if ticket.fabric != FabricKind::Verbs {
+        } else if ticket.fabric != Fabric::Verbs {
             self.ask(None);
         } else {
             self.deferred.push_back(HandshakeEvent::PreparePair);
@@ -150,7 +150,7 @@ impl Handshake {
     /// Takes up the session, or refuses to.
     pub(super) fn answer_resume(&mut self, resume: &Resume) {
         match self.answer(resume) {
-            Ok(answer) if resume.fabric == FabricKind::Verbs => {
+            Ok(answer) if resume.fabric == Fabric::Verbs => {
                 self.state = State::AskingPair(answer);
             }
             Ok(answer) => self.consent(answer, None),

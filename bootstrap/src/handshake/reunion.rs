@@ -75,7 +75,7 @@ pub(super) fn node_in(identity: u8, epoch: u64) -> Local {
         authenticated_as: None,
         secret,
         epoch,
-        fabrics: FabricKind::FASTEST_FIRST.to_vec(),
+        fabrics: Fabric::FASTEST_FIRST.to_vec(),
         reason: String::new(),
     };
     node.resumable.lock().insert(ENTROPY.session_id, session);
@@ -91,7 +91,7 @@ pub(super) fn ticket(epoch: u64) -> ResumeTicket {
         peer: NodeIdentity([0x22; 16]),
         incarnation: 0x22,
         epoch,
-        fabric: FabricKind::Tcp,
+        fabric: Fabric::Tcp,
     }
 }
 

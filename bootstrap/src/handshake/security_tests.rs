@@ -184,7 +184,7 @@ fn where_encryption_is_required_verbs_is_not_used() {
     let mut meeting = Meeting::on_hosts(&secured(1, 1), host(1), &strict, host(2));
     meeting.run();
     let agreement = meeting.dialer_end.take().unwrap().unwrap();
-    assert_eq!(agreement.fabric, FabricKind::Tcp);
+    assert_eq!(agreement.fabric, Fabric::Tcp);
     let reason = &agreement.reason;
     assert!(
         reason.contains("listening node requires encryption, and verbs has none"),

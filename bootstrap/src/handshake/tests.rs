@@ -49,7 +49,7 @@ fn a_node_may_meet_itself() {
 #[test]
 fn two_nodes_on_two_hosts_agree_on_tcp() {
     let meeting = Meeting::on_hosts(&local(1), host(1), &local(2), host(2));
-    assert_eq!(agreed(meeting).0.fabric, FabricKind::Tcp);
+    assert_eq!(agreed(meeting).0.fabric, Fabric::Tcp);
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn a_unix_socket_that_cannot_be_reached_leads_to_tcp() {
     meeting.run();
     assert!(meeting.unix_closed);
     let (dialer, acceptor) = meeting.ends();
-    assert_eq!(acceptor.expect("agreed").fabric, FabricKind::Tcp);
+    assert_eq!(acceptor.expect("agreed").fabric, Fabric::Tcp);
     let reason = dialer.expect("agreed").reason;
     assert!(reason.starts_with("tcp: not shm: not here; "), "{reason}");
 }
@@ -107,7 +107,7 @@ fn without_a_way_back_both_ends_say_so() {
     assert!(matches!(
         dialer,
         HandshakeError::Fabric(FabricConflict::Unavailable {
-            fabric: FabricKind::Shm,
+            fabric: Fabric::Shm,
             ..
         })
     ));
@@ -266,7 +266,7 @@ fn a_choice_is_made_once_per_fabric() {
     meeting.run();
     assert_eq!(meeting.acceptor.step(), HandshakeStep::Ready);
     let mut again = Vec::new();
-    let (fabric, reason) = (FabricKind::Tcp, Text::new("again"));
+    let (fabric, reason) = (Fabric::Tcp, Text::new("again"));
     HandshakeMessage::Choice(FabricChoice { fabric, reason }).write_checked(ALONE, &mut again);
     meeting.acceptor.handle_bytes(&again);
     meeting.drive_acceptor();

@@ -145,8 +145,8 @@ fn falls_back(mut meeting: Meeting) -> String {
     assert!(meeting.pairs.iter().all(Option::is_none), "left over");
     let (dialer, acceptor) = meeting.ends();
     let (dialer, acceptor) = (dialer.expect("dialer"), acceptor.expect("acceptor"));
-    assert_eq!(dialer.fabric, FabricKind::Tcp);
-    assert_eq!(acceptor.fabric, FabricKind::Tcp);
+    assert_eq!(dialer.fabric, Fabric::Tcp);
+    assert_eq!(acceptor.fabric, Fabric::Tcp);
     assert!(
         acceptor.reason.starts_with(&dialer.reason),
         "{} but {}",
@@ -165,7 +165,7 @@ fn two_nodes_with_hardware_agree_on_verbs_and_connect_to_each_other() {
     assert_eq!(theirs[ACCEPTOR], Some(devices(1, true).endpoint));
     let (dialer, acceptor) = agreed(hardware());
     assert_eq!(dialer.reason, "verbs: RDMA hardware on both nodes");
-    assert_eq!(acceptor.fabric, FabricKind::Verbs);
+    assert_eq!(acceptor.fabric, Fabric::Verbs);
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn it_makes_no_difference_how_the_bytes_over_verbs_are_cut() {
     for chunk in 1..200 {
         let mut meeting = hardware();
         meeting.chunk = chunk;
-        assert_eq!(agreed(meeting).0.fabric, FabricKind::Verbs);
+        assert_eq!(agreed(meeting).0.fabric, Fabric::Verbs);
     }
 }
 
@@ -231,7 +231,7 @@ fn a_node_that_forbids_verbs_is_not_asked_for_a_device() {
             .ends_with("not verbs: the listening node's policy forbids verbs")
     );
     let mut absent = with(2, devices(2, true));
-    absent.absent = vec![FabricKind::Verbs];
+    absent.absent = vec![Fabric::Verbs];
     assert!(absent.usable_devices().is_none());
 }
 
@@ -286,7 +286,7 @@ fn a_node_that_cannot_prepare_or_connect_is_named_and_tcp_goes_on() {
         else {
             panic!("not a conflict: {dialer}");
         };
-        assert_eq!(*fabric, FabricKind::Verbs);
+        assert_eq!(*fabric, Fabric::Verbs);
         assert_eq!(*why, format!("{who}: its limit is 0"));
         assert!(
             matches!(&acceptor, HandshakeError::Refused { reason, .. }
@@ -320,18 +320,15 @@ fn after_verbs_a_dialer_may_still_choose_shared_memory() {
     meeting.run();
     assert_eq!(meeting.acceptor.step(), HandshakeStep::Choice);
     for (fabric, step) in [
-        (FabricKind::Verbs, HandshakeStep::Endpoint),
-        (FabricKind::Shm, HandshakeStep::Ready),
+        (Fabric::Verbs, HandshakeStep::Endpoint),
+        (Fabric::Shm, HandshakeStep::Ready),
     ] {
         let reason = crate::message::Text::new("another order");
         let choice = HandshakeMessage::Choice(crate::message::FabricChoice { fabric, reason });
         meeting.acceptor.handle_bytes(&bytes_of(&choice));
         meeting.drive_acceptor();
         assert_eq!(meeting.acceptor.step(), step);
-        assert_eq!(
-            meeting.pairs[ACCEPTOR].is_some(),
-            fabric == FabricKind::Verbs
-        );
+        assert_eq!(meeting.pairs[ACCEPTOR].is_some(), fabric == Fabric::Verbs);
     }
 }
 

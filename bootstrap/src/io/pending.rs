@@ -17,7 +17,7 @@ use super::unix::UnixPair;
 use super::unix_meeting::UnixMeeting;
 use crate::error::{HandshakeError, Problem};
 use crate::established::{Established, Finished, ResumedConnection};
-use crate::fabric::FabricKind;
+use crate::fabric::Fabric;
 use crate::handshake::{Agreement, Handshake, HandshakeEvent, HandshakeStep, ResumedSession};
 use crate::local::Local;
 use crate::party::Party;
@@ -312,10 +312,10 @@ impl PendingHandshake {
         self.with(session.fabric, session, watch)
     }
 
-    fn with<A>(mut self, fabric: FabricKind, agreed: A, watch: EpollEntry<'_>) -> Finished<A> {
+    fn with<A>(mut self, fabric: Fabric, agreed: A, watch: EpollEntry<'_>) -> Finished<A> {
         self.unwatch(watch);
         // Sockets and queue pairs of a fabric that was left again are not part of the session.
-        let unix = self.unix.pair.filter(|_| fabric == FabricKind::Shm);
+        let unix = self.unix.pair.filter(|_| fabric == Fabric::Shm);
         let (unix, pid) = unix.map(UnixPair::into_parts).unzip();
         Finished {
             is_dialer: self.machine.side() == Party::Dialer,
@@ -323,7 +323,7 @@ impl PendingHandshake {
             stream: self.stream,
             leftover: self.machine.into_leftover(),
             unix,
-            verbs: self.pair.filter(|_| fabric == FabricKind::Verbs),
+            verbs: self.pair.filter(|_| fabric == Fabric::Verbs),
             address: self.address,
             pid: pid.flatten(),
             began: self.began,

@@ -1,14 +1,14 @@
 //! *Choice*: the fabric that the dialer picked, and why.
 
 use super::Text;
-use crate::fabric::FabricKind;
+use crate::fabric::Fabric;
 
 /// The dialer's decision. The dialer sends it again, with another fabric, if the first fabric's
 /// endpoint cannot be reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FabricChoice {
     /// The fabric that is to carry the data.
-    pub fabric: FabricKind,
+    pub fabric: Fabric,
     /// The reason, for the acceptor's log.
     pub reason: Text,
 }
@@ -18,7 +18,7 @@ pub struct FabricChoice {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unavailable {
     /// The fabric that was chosen.
-    pub fabric: FabricKind,
+    pub fabric: Fabric,
     /// The reason why the fabric cannot be had.
     pub reason: Text,
 }

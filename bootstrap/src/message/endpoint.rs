@@ -8,7 +8,7 @@ use hmac_sha256::Hash;
 
 use super::MessageError;
 use super::field::{FieldReader, WireField};
-use crate::fabric::FabricKind;
+use crate::fabric::Fabric;
 use crate::identity::Secret;
 
 /// An address on one fabric.
@@ -106,21 +106,21 @@ pub enum GidKind {
 
 impl Endpoint {
     /// Returns the fabric that this is an address on.
-    pub fn fabric(&self) -> FabricKind {
+    pub fn fabric(&self) -> Fabric {
         match self {
-            Endpoint::Shm(_) => FabricKind::Shm,
-            Endpoint::Tcp => FabricKind::Tcp,
-            Endpoint::Verbs(_) => FabricKind::Verbs,
+            Endpoint::Shm(_) => Fabric::Shm,
+            Endpoint::Tcp => Fabric::Tcp,
+            Endpoint::Verbs(_) => Fabric::Verbs,
         }
     }
 }
 
 impl WireField for Endpoint {
     fn read(from: &mut FieldReader<'_>, _: &'static str) -> Result<Self, MessageError> {
-        Ok(match FabricKind::read(from, "fabric kind")? {
-            FabricKind::Shm => Endpoint::Shm(WireField::read(from, "shm")?),
-            FabricKind::Tcp => Endpoint::Tcp,
-            FabricKind::Verbs => Endpoint::Verbs(WireField::read(from, "verbs")?),
+        Ok(match Fabric::read(from, "fabric kind")? {
+            Fabric::Shm => Endpoint::Shm(WireField::read(from, "shm")?),
+            Fabric::Tcp => Endpoint::Tcp,
+            Fabric::Verbs => Endpoint::Verbs(WireField::read(from, "verbs")?),
         })
     }
 

@@ -8,7 +8,7 @@ use super::{
     Binding, FabricChoice, Hello, HostTags, MessageError, Offer, Ready, Resume, Resumed,
     SessionSecrets, Unavailable, Version, VersionRange,
 };
-use crate::fabric::{FabricKind, Policy};
+use crate::fabric::{Fabric, Policy};
 use crate::identity::{NodeIdentity, Secret};
 use crate::integrity::Integrity;
 use crate::limits::Limits;
@@ -59,6 +59,9 @@ macro_rules! numbers {
             }
         }
 
+        numbers!($type);
+    )*};
+    ($type:ident) => {
         impl WireField for $type {
             fn read(from: &mut FieldReader<'_>, name: &'static str) -> Result<Self, MessageError> {
                 let number = u8::read(from, name)?;
@@ -72,7 +75,7 @@ macro_rules! numbers {
                 out.push(self.to_wire());
             }
         }
-    )*};
+    };
 }
 
 fields! {
@@ -115,8 +118,8 @@ fields! {
     Resumed { proof: "proof" }
 }
 
+numbers!(Fabric);
 numbers! {
-    FabricKind { Shm = 1, Tcp = 2, Verbs = 3 }
     Policy { Auto = 0, Require = 1, Prefer = 2, Forbid = 3 }
     Integrity { Auto = 0, On = 1, Off = 2 }
     GidKind { Infiniband = 0, RoceV1 = 1, RoceV2 = 2 }

@@ -2,7 +2,7 @@
 
 use super::field::{FieldReader, WireField, write_string};
 use super::{MessageError, Ready, SessionSecrets, Text};
-use crate::fabric::{FabricKind, FabricOffer, VerbsDevice};
+use crate::fabric::{Fabric, FabricOffer, VerbsDevice};
 use crate::host_tags::HostTags;
 use crate::identity::{Incarnation, NodeIdentity};
 use crate::integrity::Integrity;
@@ -40,7 +40,7 @@ impl Offer {
     pub const MAX_NAME_BYTES: usize = 64;
 
     /// Returns the entry for `kind`, if the node has the fabric at all.
-    pub fn fabric(&self, kind: FabricKind) -> Option<&FabricOffer> {
+    pub fn fabric(&self, kind: Fabric) -> Option<&FabricOffer> {
         self.fabrics.iter().find(|offer| offer.kind == kind)
     }
 
@@ -69,7 +69,7 @@ impl Offer {
 
     /// Adds the findings about this node's own device.
     pub(crate) fn set_device(&mut self, found: Result<VerbsDevice, String>) {
-        let verbs = |fabric: &&mut FabricOffer| fabric.kind == FabricKind::Verbs;
+        let verbs = |fabric: &&mut FabricOffer| fabric.kind == Fabric::Verbs;
         if let Some(fabric) = self.fabrics.iter_mut().find(verbs) {
             (fabric.device, fabric.no_device) = match found {
                 Ok(device) => (Some(device), None),
@@ -87,14 +87,14 @@ impl WireField for Vec<FabricOffer> {
             let kind = u8::read(from, "fabric kind")?;
             let mut policy = FieldReader(from.bytes("fabric policy", 1)?);
             let capabilities = from.string("fabric capabilities", MAX_CAPABILITY_BYTES)?;
-            let Some(kind) = FabricKind::from_wire(kind) else {
+            let Some(kind) = Fabric::from_wire(kind) else {
                 continue;
             };
             if fabrics.iter().any(|known: &FabricOffer| known.kind == kind) {
                 return Err(MessageError::Repeated { field: "fabric" });
             }
-            let has = |capability| kind == FabricKind::Shm && capabilities.contains(&capability);
-            let has_device = kind == FabricKind::Verbs && !capabilities.is_empty();
+            let has = |capability| kind == Fabric::Shm && capabilities.contains(&capability);
+            let has_device = kind == Fabric::Verbs && !capabilities.is_empty();
             let device = || WireField::read(&mut FieldReader(capabilities), "device");
             fabrics.push(FabricOffer {
                 device: has_device.then(device).transpose()?,

@@ -1,6 +1,6 @@
 //! *Resume* and *Resumed*: the wires of a session broke, and this connection is its next.
 
-use crate::fabric::FabricKind;
+use crate::fabric::Fabric;
 
 /// A dialer's message in place of its *Offer*, to resume a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub struct Resume {
     /// The epoch that begins; higher than any before it.
     pub epoch: u64,
     /// The fabric that is to carry the data.
-    pub fabric: FabricKind,
+    pub fabric: Fabric,
     /// The proof that the dialer has the session's secret.
     pub proof: [u8; 32],
 }

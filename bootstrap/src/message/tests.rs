@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::fabric::{FabricKind, FabricOffer, Policy, VerbsDevice};
+use crate::fabric::{Fabric, FabricOffer, Policy, VerbsDevice};
 use crate::identity::{NodeIdentity, Secret};
 use crate::integrity::Integrity;
 use crate::limits::Limits;
@@ -50,14 +50,14 @@ fn one_of_each() -> Vec<HandshakeMessage> {
         }),
         HandshakeMessage::Offer(offer()),
         HandshakeMessage::Choice(FabricChoice {
-            fabric: FabricKind::Shm,
+            fabric: Fabric::Shm,
             reason: Text::new("shm: same host, same user"),
         }),
         HandshakeMessage::Endpoint(Endpoint::Shm(shm)),
         HandshakeMessage::Endpoint(Endpoint::Tcp),
         HandshakeMessage::Endpoint(Endpoint::Verbs(verbs)),
         HandshakeMessage::Unavailable(Unavailable {
-            fabric: FabricKind::Verbs,
+            fabric: Fabric::Verbs,
             reason: Text::new("no device"),
         }),
         HandshakeMessage::Ready(Ready::ALONE),
@@ -107,7 +107,7 @@ fn one_of_each() -> Vec<HandshakeMessage> {
         HandshakeMessage::Resume(Resume {
             session_id: [1; 16],
             epoch: 0x0203,
-            fabric: FabricKind::Tcp,
+            fabric: Fabric::Tcp,
             proof: [4; 32],
         }),
         HandshakeMessage::Resumed(Resumed { proof: [5; 32] }),
@@ -141,9 +141,9 @@ fn offer() -> Offer {
         limits: Limits::default(),
         integrity: Integrity::Off,
         fabrics: vec![
-            fabric(FabricKind::Shm, Policy::Require, None),
-            fabric(FabricKind::Tcp, Policy::Forbid, None),
-            fabric(FabricKind::Verbs, Policy::Prefer, Some(device)),
+            fabric(Fabric::Shm, Policy::Require, None),
+            fabric(Fabric::Tcp, Policy::Forbid, None),
+            fabric(Fabric::Verbs, Policy::Prefer, Some(device)),
         ],
     }
 }
@@ -377,7 +377,7 @@ fn a_fabric_of_a_later_version_is_skipped() {
 fn the_longest_words_still_make_a_bounded_message() {
     let reason = Text::new(&"w".repeat(100_000));
     let message = HandshakeMessage::Choice(FabricChoice {
-        fabric: FabricKind::Tcp,
+        fabric: Fabric::Tcp,
         reason,
     });
     assert_eq!(parse_message(&bytes_of(&message)), Ok(message));

@@ -35,9 +35,9 @@ fn node(boot: u8, policies: [Policy; 3], device: Option<VerbsDevice>) -> Offer {
         limits: Limits::default(),
         integrity: Integrity::Auto,
         fabrics: vec![
-            fabric(FabricKind::Shm, policies[0], None),
-            fabric(FabricKind::Tcp, policies[1], None),
-            fabric(FabricKind::Verbs, policies[2], device),
+            fabric(Fabric::Shm, policies[0], None),
+            fabric(Fabric::Tcp, policies[1], None),
+            fabric(Fabric::Verbs, policies[2], device),
         ],
     }
 }
@@ -123,7 +123,7 @@ fn a_software_device_serves_only_whoever_asks_for_it() {
         chosen(&hard, &there)
             .ends_with("not verbs: the listening node's device rxe0 is software, slower than tcp")
     );
-    assert!(permitted(&auto, &there, FabricKind::Verbs).is_err());
+    assert!(permitted(&auto, &there, Fabric::Verbs).is_err());
     for (policy, wish) in [(Policy::Require, "required"), (Policy::Prefer, "preferred")] {
         let asking = soft(1, policy);
         assert_eq!(
@@ -134,7 +134,7 @@ fn a_software_device_serves_only_whoever_asks_for_it() {
             chosen(&there, &asking),
             format!("verbs: {wish} by the listening node")
         );
-        assert!(permitted(&asking, &there, FabricKind::Verbs).is_ok());
+        assert!(permitted(&asking, &there, Fabric::Verbs).is_ok());
     }
 }
 
@@ -177,12 +177,12 @@ fn an_end_without_a_device_says_why_in_its_own_words() {
     );
     let lack = |theirs: &Offer, chosen| own_lack(Party::Acceptor, &lacking, theirs, chosen);
     assert_eq!(
-        lack(&there, FabricKind::Tcp),
+        lack(&there, Fabric::Tcp),
         "; the listening node has none because libibverbs.so.1 cannot be loaded"
     );
     // The text is empty where something else decided.
-    assert_eq!(lack(&plain(2), FabricKind::Tcp), "");
-    assert_eq!(lack(&there, FabricKind::Shm), "");
+    assert_eq!(lack(&plain(2), Fabric::Tcp), "");
+    assert_eq!(lack(&there, Fabric::Shm), "");
     lacking.set_device(Ok(device(true).unwrap()));
     assert_eq!(
         chosen(&lacking, &there),
@@ -236,15 +236,15 @@ fn a_requirement_that_cannot_be_had_says_whose_and_why() {
     assert_eq!(
         fabric(&shm, &tcp, &[]),
         Err(FabricConflict::TwoRequired {
-            first: (Party::Dialer, FabricKind::Shm),
-            second: (Party::Acceptor, FabricKind::Tcp),
+            first: (Party::Dialer, Fabric::Shm),
+            second: (Party::Acceptor, Fabric::Tcp),
         })
     );
     assert_eq!(
         fabric(&no_shm, &shm, &[]),
         Err(FabricConflict::Unavailable {
             by: Party::Acceptor,
-            fabric: FabricKind::Shm,
+            fabric: Fabric::Shm,
             why: "the connecting node's policy forbids shm".to_string(),
         })
     );
@@ -258,11 +258,11 @@ fn a_requirement_that_cannot_be_had_says_whose_and_why() {
 #[test]
 fn a_fabric_that_was_tried_is_not_chosen_again() {
     let tried = [RuledOut {
-        fabric: FabricKind::Shm,
+        fabric: Fabric::Shm,
         why: "refused".to_string(),
     }];
     let next = fabric(&plain(1), &plain(1), &tried).unwrap();
-    assert_eq!(next.fabric, FabricKind::Tcp);
+    assert_eq!(next.fabric, Fabric::Tcp);
     assert!(
         next.reason.starts_with("tcp: not shm: refused; "),
         "{}",
@@ -280,9 +280,7 @@ fn a_fabric_that_was_tried_is_not_chosen_again() {
 #[test]
 fn a_node_without_a_fabric_is_no_match_for_it() {
     let mut tcp_only = plain(1);
-    tcp_only
-        .fabrics
-        .retain(|fabric| fabric.kind == FabricKind::Tcp);
+    tcp_only.fabrics.retain(|fabric| fabric.kind == Fabric::Tcp);
     assert_eq!(
         chosen(&plain(1), &tcp_only),
         "tcp: not shm: shm is not compiled into the listening node (feature `shm`); \
@@ -299,10 +297,10 @@ fn a_node_without_a_fabric_is_no_match_for_it() {
 #[test]
 fn a_fabric_that_the_build_lacks_is_not_offered() {
     let mut local = Local::new(NodeIdentity([1; 16]), 1);
-    local.absent = vec![FabricKind::Verbs];
+    local.absent = vec![Fabric::Verbs];
     let offer = local.offer();
-    let kinds: Vec<FabricKind> = offer.fabrics.iter().map(|fabric| fabric.kind).collect();
-    assert_eq!(kinds, [FabricKind::Shm, FabricKind::Tcp]);
+    let kinds: Vec<Fabric> = offer.fabrics.iter().map(|fabric| fabric.kind).collect();
+    assert_eq!(kinds, [Fabric::Shm, Fabric::Tcp]);
 }
 
 /// Checks every combination of policies and circumstances against the rules in words.
@@ -329,7 +327,7 @@ fn in_every_combination_the_rules_hold() {
 
 fn check(dialer: &Offer, acceptor: &Offer) {
     let of = |kind| [dialer, acceptor].map(|offer| offer.fabric(kind).unwrap().policy);
-    let required: Vec<FabricKind> = FabricKind::FASTEST_FIRST
+    let required: Vec<Fabric> = Fabric::FASTEST_FIRST
         .into_iter()
         .filter(|kind| of(*kind).contains(&Policy::Require))
         .collect();
@@ -352,7 +350,7 @@ fn check(dialer: &Offer, acceptor: &Offer) {
         }
         Err(FabricConflict::Unavailable { fabric, .. }) => assert_eq!(required, [fabric]),
         Err(FabricConflict::Nothing { .. }) => {
-            assert!(of(FabricKind::Tcp).contains(&Policy::Forbid) && required.is_empty());
+            assert!(of(Fabric::Tcp).contains(&Policy::Forbid) && required.is_empty());
         }
     }
 }
@@ -360,19 +358,19 @@ fn check(dialer: &Offer, acceptor: &Offer) {
 #[test]
 fn no_dialer_talks_an_acceptor_into_a_fabric_it_excludes() {
     let no_shm = node(1, [Policy::Forbid, Policy::Auto, Policy::Auto], None);
-    assert!(permitted(&plain(1), &no_shm, FabricKind::Shm).is_err());
-    assert!(permitted(&plain(1), &plain(2), FabricKind::Shm).is_err());
-    assert!(permitted(&plain(1), &plain(1), FabricKind::Verbs).is_err());
+    assert!(permitted(&plain(1), &no_shm, Fabric::Shm).is_err());
+    assert!(permitted(&plain(1), &plain(2), Fabric::Shm).is_err());
+    assert!(permitted(&plain(1), &plain(1), Fabric::Verbs).is_err());
     let shm = node(1, [Policy::Require, Policy::Auto, Policy::Auto], None);
-    assert!(permitted(&plain(1), &shm, FabricKind::Tcp).is_err());
-    assert!(permitted(&plain(1), &plain(1), FabricKind::Tcp).is_ok());
+    assert!(permitted(&plain(1), &shm, Fabric::Tcp).is_err());
+    assert!(permitted(&plain(1), &plain(1), Fabric::Tcp).is_ok());
 }
 
 #[test]
 fn an_excluded_fabric_is_explained_by_the_policy_or_the_build() {
     let auto = plain(1);
     let wishing = |policies| node(2, policies, device(true));
-    let tcp = |offer: &Offer| exclusion(&auto, offer, FabricKind::Tcp);
+    let tcp = |offer: &Offer| exclusion(&auto, offer, Fabric::Tcp);
     assert_eq!(tcp(&plain(2)), None);
     for wish in [Policy::Prefer, Policy::Auto, Policy::Forbid] {
         assert_eq!(tcp(&wishing([Policy::Forbid, Policy::Auto, wish])), None);
@@ -383,14 +381,12 @@ fn an_excluded_fabric_is_explained_by_the_policy_or_the_build() {
     let requires = wishing([Policy::Auto, Policy::Auto, Policy::Require]);
     let why = |end| format!("the {end} requires verbs");
     assert_eq!(tcp(&requires), Some(why(Party::Acceptor)));
-    let by_dialer = exclusion(&requires, &auto, FabricKind::Tcp);
+    let by_dialer = exclusion(&requires, &auto, Fabric::Tcp);
     assert_eq!(by_dialer, Some(why(Party::Dialer)));
-    let verbs = exclusion(&requires, &auto, FabricKind::Verbs);
+    let verbs = exclusion(&requires, &auto, Fabric::Verbs);
     assert_eq!(verbs, None, "whether it can be had is another question");
     let mut without = plain(2);
-    without
-        .fabrics
-        .retain(|fabric| fabric.kind != FabricKind::Tcp);
+    without.fabrics.retain(|fabric| fabric.kind != Fabric::Tcp);
     assert!(tcp(&without).is_some_and(|why| why.contains("not compiled in")));
 }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use ibex_base::sync::lock;
 use ibex_base::tls::AuthenticatedAs;
 
-use crate::fabric::FabricKind;
+use crate::fabric::Fabric;
 use crate::identity::Secret;
 
 /// The sessions of a node that peers may resume: those that are up or suspended. Where both ends of a
@@ -61,14 +61,14 @@ pub struct Resumable {
     /// The newest epoch that it has begun; 0 until it is resumed for the first time.
     pub epoch: u64,
     /// The fabrics over which it may resume now.
-    pub fabrics: Vec<FabricKind>,
+    pub fabrics: Vec<Fabric>,
     /// The reason why no other fabric is possible, in words.
     pub reason: String,
 }
 
 impl Resumable {
     /// Returns the obstacle to resuming over `fabric`, if there is one.
-    pub(crate) fn obstacle(&self, fabric: FabricKind) -> Option<String> {
+    pub(crate) fn obstacle(&self, fabric: Fabric) -> Option<String> {
         let is_among = self.fabrics.contains(&fabric);
         (!is_among).then(|| format!("over {fabric}: {}", self.reason))
     }

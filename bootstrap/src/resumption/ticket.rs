@@ -3,7 +3,7 @@
 
 use ibex_base::tls::AuthenticatedAs;
 
-use crate::fabric::FabricKind;
+use crate::fabric::Fabric;
 use crate::identity::{Incarnation, NodeIdentity, Secret};
 
 /// The knowledge that a dialer needs to resume a session.
@@ -28,5 +28,5 @@ pub struct ResumeTicket {
     /// an epoch whose answer the dialer never received.
     pub epoch: u64,
     /// The fabric that is to carry the data.
-    pub fabric: FabricKind,
+    pub fabric: Fabric,
 }

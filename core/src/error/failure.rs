@@ -2,15 +2,15 @@
 
 use std::{fmt, io::ErrorKind, sync::Arc, time::Duration};
 
-use ibex_transport::channel::{InTheWay, Votes};
+use ibex_transport::channel::{ChannelError, ChannelFailure, FailureReason, InTheWay, Votes};
 
-use super::ChannelFault;
-use crate::{CloseReason, EndCause, OpenError, PeerAt, Region, Suspension};
+use super::wording::Wording;
+use crate::{CloseReason, Counts, EndCause, NotOpened, OpenError, PeerAt, Region, Suspension};
 
 /// A failure, of a kind `K` for programs that decide by it.
 pub(super) enum Failure<K> {
     /// A failure of one channel. Those of the hot path allocate nothing.
-    Channel(ChannelFault),
+    Channel(ChannelError),
     /// A member of a group stands in the way, or the first of several; a call may meet it again and
     /// again.
     Member(K, InTheWay<Arc<PeerAt>>),
@@ -25,7 +25,7 @@ pub(super) enum Failure<K> {
 pub(super) struct Facts {
     pub(super) text: String,
     /// The channel's failure, which the text has within.
-    pub(super) fault: Option<ChannelFault>,
+    pub(super) fault: Option<ChannelError>,
     pub(super) channel: Option<String>,
     pub(super) peer: Option<String>,
     pub(super) member: Option<PeerAt>,
@@ -51,7 +51,7 @@ pub(super) trait ChannelErrorKind: Copy {
     const ENDED_BY_PEER: ErrorKind;
 
     /// Returns the kind of a channel's failure.
-    fn of(fault: &ChannelFault) -> Self;
+    fn of(error: &ChannelError) -> Self;
 
     /// Returns the text before a group's member and behind it, and what follows that before a
     /// suspension, or without one.
@@ -99,21 +99,44 @@ impl<K: ChannelErrorKind> Failure<K> {
         }
     }
 
-    pub(super) fn fault(&self) -> Option<&ChannelFault> {
+    /// Returns the failure of the channel, if it is one of a channel.
+    pub(super) fn fault(&self) -> Option<&ChannelError> {
         match self {
-            Self::Channel(fault) => Some(fault),
+            Self::Channel(error) => Some(error),
             _ => self.facts()?.fault.as_ref(),
         }
     }
 
+    fn channel_failure(&self) -> Option<&ChannelFailure> {
+        self.fault()?.failure()
+    }
+
+    /// Returns the reason, where there are facts.
+    pub(super) fn reason(&self) -> Option<&FailureReason> {
+        self.fault()?.reason()
+    }
+
     pub(super) fn channel(&self) -> Option<&str> {
         let named = self.facts().and_then(|facts| facts.channel.as_deref());
-        named.or_else(|| self.fault()?.channel())
+        named.or_else(|| Some(&*self.channel_failure()?.channel))
     }
 
     pub(super) fn peer(&self) -> Option<&str> {
         let named = self.facts().and_then(|facts| facts.peer.as_deref());
-        named.or_else(|| self.fault()?.peer())
+        named.or_else(|| Some(&*self.channel_failure()?.peer))
+    }
+
+    pub(super) fn counts(&self) -> Option<Counts> {
+        let failure = self.channel_failure()?;
+        let has_none = matches!(
+            failure.reason,
+            FailureReason::UsedAfterFork | FailureReason::NotOpened { .. }
+        );
+        (!has_none).then_some(failure.counts)
+    }
+
+    pub(super) fn not_opened(&self) -> Option<NotOpened> {
+        NotOpened::of(self.channel_failure()?)
     }
 
     pub(super) fn member(&self) -> Option<PeerAt> {
@@ -132,7 +155,7 @@ impl<K: ChannelErrorKind> Failure<K> {
         match self {
             Self::Member(_, member) => member.suspended.as_deref(),
             Self::Other(_, facts) if !facts.suspended.is_empty() => Some(&facts.suspended[0]),
-            _ => self.fault()?.suspended(),
+            _ => self.channel_failure()?.suspended.as_deref(),
         }
     }
 }
@@ -140,8 +163,8 @@ impl<K: ChannelErrorKind> Failure<K> {
 impl<K: ChannelErrorKind> fmt::Display for Failure<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Channel(fault) if fault.would_block() => f.write_str(K::WOULD_BLOCK),
-            Self::Channel(fault) => fault.fmt(f),
+            Self::Channel(ChannelError::WouldBlock) => f.write_str(K::WOULD_BLOCK),
+            Self::Channel(error) => Wording(error).fmt(f),
             Self::Plain(_, text) => f.write_str(text),
             Self::Other(_, facts) => f.write_str(&facts.text),
             Self::Member(kind, InTheWay { peer, suspended }) => {
@@ -229,7 +252,7 @@ macro_rules! error_of_channel {
             /// `sent` is 0, because that end does not know that number.
             #[must_use]
             pub fn counts(&self) -> Option<$crate::Counts> {
-                self.0.fault()?.counts()
+                self.0.counts()
             }
 
             /// Returns what ended the channel, if it broke.
@@ -240,8 +263,8 @@ macro_rules! error_of_channel {
 
             /// Returns what is known of an end that the peer has not opened in time.
             #[must_use]
-            pub fn not_opened(&self) -> Option<&$crate::NotOpened> {
-                self.0.fault()?.not_opened()
+            pub fn not_opened(&self) -> Option<$crate::NotOpened> {
+                self.0.not_opened()
             }
 
             /// Returns the suspension of the session, if the call had no chance because the session
@@ -257,7 +280,7 @@ macro_rules! error_of_channel {
         impl From<ibex_transport::channel::ChannelError> for $Error {
             #[inline]
             fn from(error: ibex_transport::channel::ChannelError) -> Self {
-                Self(Failure::Channel(error.into()))
+                Self(Failure::Channel(error))
             }
         }
 

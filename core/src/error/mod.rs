@@ -14,7 +14,6 @@ pub use self::{
     wait::{WaitError, WaitErrorKind},
 };
 pub(crate) use self::{
-    fault::ChannelFault,
     listen::{ListenFailure, Required},
     open::Refusal,
     variable::VariableError,
@@ -28,7 +27,6 @@ use crate::Suspension;
 
 mod connect;
 mod failure;
-mod fault;
 mod listen;
 mod not_opened;
 mod open;

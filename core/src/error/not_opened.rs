@@ -37,26 +37,27 @@ pub struct NotOpened {
 
 impl NotOpened {
     /// Takes the facts out of a failure, unless it is another one.
-    pub(crate) fn of(failure: Box<ChannelFailure>) -> Result<Box<Self>, Box<ChannelFailure>> {
-        match failure.reason {
-            FailureReason::NotOpened {
-                is_same_there,
-                other_names,
-                waited,
-                open_timeout,
-            } => Ok(Box::new(Self {
-                channel: failure.channel.to_string(),
-                peer: failure.peer,
-                missing: failure.end.opposite(),
-                is_same_there,
-                other_names,
-                waited,
-                open_timeout,
-                suspended: failure.suspended,
-                label: failure.label,
-            })),
-            _ => Err(failure),
-        }
+    pub(crate) fn of(failure: &ChannelFailure) -> Option<Self> {
+        let FailureReason::NotOpened {
+            is_same_there,
+            ref other_names,
+            waited,
+            open_timeout,
+        } = failure.reason
+        else {
+            return None;
+        };
+        Some(Self {
+            channel: failure.channel.to_string(),
+            peer: failure.peer.clone(),
+            missing: failure.end.opposite(),
+            is_same_there,
+            other_names: other_names.clone(),
+            waited,
+            open_timeout,
+            suspended: failure.suspended.clone(),
+            label: failure.label,
+        })
     }
 
     /// Writes that an end of a channel of messages is missing, in which time, and what to do.

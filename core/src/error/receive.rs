@@ -2,11 +2,12 @@
 
 use std::{io, sync::Arc};
 
-use ibex_transport::channel::{ChannelError, FailureReason};
+use ibex_transport::channel::{ChannelError, ChannelFailure, FailureReason};
 
 use super::{
-    ChannelFault, Suspensions,
+    Suspensions,
     failure::{ChannelErrorKind, Failure, error_of_channel, kinds},
+    wording::Wording,
 };
 use crate::{OpenError, Region, Suspension};
 
@@ -91,14 +92,13 @@ impl ChannelErrorKind for RecvErrorKind {
     const ENDED_BY_PEER: io::ErrorKind = io::ErrorKind::UnexpectedEof;
 
     #[inline]
-    fn of(fault: &ChannelFault) -> Self {
-        match fault {
-            ChannelFault::NotOpened(_) | ChannelFault::Other(ChannelError::NotOpenYet) => {
-                Self::NotOpened
-            }
-            ChannelFault::Other(ChannelError::WouldBlock) => Self::Empty,
-            ChannelFault::Other(ChannelError::Ended) => Self::Ended,
-            ChannelFault::Other(ChannelError::Failed(failure)) => match &failure.reason {
+    fn of(error: &ChannelError) -> Self {
+        match error {
+            ChannelError::NotOpenYet => Self::NotOpened,
+            ChannelError::WouldBlock => Self::Empty,
+            ChannelError::Ended => Self::Ended,
+            ChannelError::Failed(failure) => match &failure.reason {
+                FailureReason::NotOpened { .. } => Self::NotOpened,
                 FailureReason::NoMessage { .. } => Self::Timeout,
                 FailureReason::Mismatch { .. } => Self::Mismatch,
                 FailureReason::Corrupt { .. } => Self::Corrupt,
@@ -116,16 +116,16 @@ error_of_channel!(RecvError, RecvErrorKind);
 impl RecvError {
     /// The error of a region that is not provided.
     pub(crate) fn of_region(region: Region, error: ChannelError) -> Self {
-        let fault = ChannelFault::from(error);
-        let text = match (fault.channel(), fault.peer()) {
-            (Some(channel), Some(peer)) => {
-                format!("channel \"{channel}\" with {peer} takes no region: {fault}")
+        let said = Wording(&error);
+        let text = match error.failure() {
+            Some(ChannelFailure { channel, peer, .. }) => {
+                format!("channel \"{channel}\" with {peer} takes no region: {said}")
             }
-            _ => fault.to_string(),
+            None => said.to_string(),
         };
-        let kind = RecvErrorKind::of(&fault);
+        let kind = RecvErrorKind::of(&error);
         Self(Failure::other(kind, text, |facts| {
-            facts.fault = Some(fault);
+            facts.fault = Some(error);
             facts.region = Some(region);
         }))
     }
@@ -159,7 +159,7 @@ impl RecvError {
     #[inline]
     pub fn is_transient(&self) -> bool {
         match &self.0 {
-            Failure::Channel(fault) => fault.is_transient(),
+            Failure::Channel(error) => error.is_transient(),
             other => other.kind() == RecvErrorKind::Timeout,
         }
     }
@@ -174,7 +174,7 @@ impl RecvError {
     /// Returns the message that is not valid.
     #[must_use]
     pub fn sequence(&self) -> Option<u64> {
-        match self.0.fault()?.reason()? {
+        match self.0.reason()? {
             FailureReason::Corrupt { sequence, .. } => Some(*sequence),
             _ => None,
         }
@@ -184,7 +184,7 @@ impl RecvError {
     /// within this node's [`memory_limit`](crate::NodeBuilder::memory_limit).
     #[must_use]
     pub fn lacks_room(&self) -> bool {
-        let reason = self.0.fault().and_then(ChannelFault::reason);
+        let reason = self.0.reason();
         matches!(reason, Some(FailureReason::NoMessage { lacks_room: true }))
     }
 

@@ -6,9 +6,8 @@ use ibex_base::fork::UsedAfterFork;
 use ibex_transport::channel::{ChannelError, FailureReason, GroupFailure, LossReason};
 
 use super::{
-    ChannelFault,
     failure::{ChannelErrorKind, Failure, error_of_channel, kinds},
-    wording,
+    wording::{self, Wording},
 };
 use crate::{EndCause, PeerAt};
 
@@ -101,14 +100,13 @@ impl ChannelErrorKind for SendErrorKind {
     const ENDED_BY_PEER: io::ErrorKind = io::ErrorKind::BrokenPipe;
 
     #[inline]
-    fn of(fault: &ChannelFault) -> Self {
-        match fault {
-            ChannelFault::NotOpened(_) | ChannelFault::Other(ChannelError::NotOpenYet) => {
-                Self::NotOpened
-            }
-            ChannelFault::Other(ChannelError::WouldBlock) => Self::Full,
-            ChannelFault::Other(ChannelError::Ended) => Self::Disconnected,
-            ChannelFault::Other(ChannelError::Failed(failure)) => match &failure.reason {
+    fn of(error: &ChannelError) -> Self {
+        match error {
+            ChannelError::NotOpenYet => Self::NotOpened,
+            ChannelError::WouldBlock => Self::Full,
+            ChannelError::Ended => Self::Disconnected,
+            ChannelError::Failed(failure) => match &failure.reason {
+                FailureReason::NotOpened { .. } => Self::NotOpened,
                 FailureReason::NoRoom { .. } => Self::Timeout,
                 FailureReason::Mismatch { .. } => Self::Mismatch,
                 FailureReason::TooLong { .. } | FailureReason::HeaderTooLong { .. } => {
@@ -150,7 +148,7 @@ impl SendError {
     #[inline]
     pub fn is_transient(&self) -> bool {
         match &self.0 {
-            Failure::Channel(fault) => fault.is_transient(),
+            Failure::Channel(error) => error.is_transient(),
             Failure::Member(..) => true,
             Failure::Plain(..) | Failure::Other(..) => false,
         }
@@ -257,10 +255,12 @@ impl SendError {
     /// Makes the error of a message that a channel did not take. `what` comes before the channel's
     /// failure.
     pub(crate) fn of_channel(what: &str, error: ChannelError, member: Option<PeerAt>) -> Self {
-        let fault = ChannelFault::from(error);
-        let (kind, text) = (SendErrorKind::of(&fault), format!("{what}: {fault}"));
+        let (kind, text) = (
+            SendErrorKind::of(&error),
+            format!("{what}: {}", Wording(&error)),
+        );
         Self(Failure::other(kind, text, |facts| {
-            facts.fault = Some(fault);
+            facts.fault = Some(error);
             facts.member = member;
         }))
     }
@@ -334,7 +334,7 @@ impl SendError {
 
     /// Returns the reason of the channel's failure, where the error has it.
     pub(crate) fn reason(&self) -> Option<&FailureReason> {
-        self.0.fault()?.reason()
+        self.0.reason()
     }
 }
 

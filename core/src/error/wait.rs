@@ -2,10 +2,10 @@
 
 use std::{fmt, io, sync::Arc};
 
-use ibex_transport::channel::{FailureReason, InTheWay, QuorumFailure, Votes};
+use ibex_transport::channel::{ChannelError, FailureReason, InTheWay, QuorumFailure, Votes};
 
 use super::{
-    ChannelFault, Suspensions,
+    Suspensions,
     failure::{ChannelErrorKind, Failure, error_of_channel, kinds},
     send::SendError,
 };
@@ -72,9 +72,9 @@ impl ChannelErrorKind for WaitErrorKind {
     const WOULD_BLOCK: &'static str = "it would block";
     const ENDED_BY_PEER: io::ErrorKind = io::ErrorKind::BrokenPipe;
 
-    fn of(fault: &ChannelFault) -> Self {
-        match fault.reason() {
-            _ if fault.not_opened().is_some() => Self::NotOpened,
+    fn of(error: &ChannelError) -> Self {
+        match error.reason() {
+            Some(FailureReason::NotOpened { .. }) => Self::NotOpened,
             Some(FailureReason::Unacknowledged(_)) => Self::Unacknowledged,
             Some(FailureReason::NotDone { .. }) => Self::Timeout,
             Some(FailureReason::Mismatch { .. }) => Self::Mismatch,
@@ -115,7 +115,7 @@ impl WaitError {
         if let Some((sequence, _)) = self.quorum() {
             return Some(sequence);
         }
-        match self.0.fault()?.reason()? {
+        match self.0.reason()? {
             FailureReason::NotDone { sequence, .. } | FailureReason::Unacknowledged(sequence) => {
                 Some(*sequence)
             }
@@ -189,7 +189,7 @@ impl WaitError {
     pub fn into_send_error(self) -> Result<SendError, Self> {
         match (self.kind(), self.0) {
             (WaitErrorKind::Timeout | WaitErrorKind::Unacknowledged, other) => Err(Self(other)),
-            (_, Failure::Channel(fault)) => Ok(SendError(Failure::Channel(fault))),
+            (_, Failure::Channel(error)) => Ok(SendError(Failure::Channel(error))),
             (_, other) => Err(Self(other)),
         }
     }

@@ -7,17 +7,34 @@ use std::{cmp::Ordering, fmt};
 use ibex_base::{Rounded, fork::UsedAfterFork};
 use ibex_protocol::format::control::{ChannelSpec, CloseReason, Role};
 use ibex_transport::{
-    channel::{ChannelFailure, EndLabel, FailureReason, Full},
+    channel::{ChannelError, ChannelFailure, EndLabel, FailureReason, Full},
     shared_memory::MESSAGE_SLOTS,
 };
 
-use super::subject;
+use super::{NotOpened, subject};
 use crate::{EndCause, Suspension};
 
-/// The text of a failure.
-pub(super) struct Wording<'a>(pub(super) &'a ChannelFailure);
+/// What a channel's error says.
+pub(super) struct Wording<'a>(pub(super) &'a ChannelError);
 
-impl Wording<'_> {
+impl fmt::Display for Wording<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            // The error says what the call found.
+            ChannelError::WouldBlock => "it would block",
+            ChannelError::NotOpenYet => "the peer has not opened its end yet",
+            ChannelError::Ended => {
+                "the channel has ended in order: every sender is gone and everything was received"
+            }
+            ChannelError::Failed(failure) => return FailureText(failure).fmt(f),
+        })
+    }
+}
+
+/// The text of a failure.
+struct FailureText<'a>(&'a ChannelFailure);
+
+impl FailureText<'_> {
     fn subject(&self) -> String {
         subject(self.0.label, &self.0.channel, &self.0.peer)
     }
@@ -34,7 +51,7 @@ impl Wording<'_> {
     }
 }
 
-impl fmt::Display for Wording<'_> {
+impl fmt::Display for FailureText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ChannelFailure {
             channel,
@@ -105,7 +122,10 @@ impl fmt::Display for Wording<'_> {
             FailureReason::Broken(cause) => self.broken(cause, f),
             FailureReason::UsedAfterFork => UsedAfterFork::new(self.subject()).fmt(f),
             // The text for users is that of the type `NotOpened`.
-            FailureReason::NotOpened { .. } => self.0.fmt(f),
+            FailureReason::NotOpened { .. } => match NotOpened::of(self.0) {
+                Some(missing) => missing.fmt(f),
+                None => Ok(()),
+            },
         }
     }
 }
@@ -146,7 +166,7 @@ fn not_done(meanwhile: u64, suspended: Option<&Suspension>) -> String {
     }
 }
 
-impl Wording<'_> {
+impl FailureText<'_> {
     fn no_room_in_channel(
         &self,
         full: Option<Full>,
@@ -291,7 +311,7 @@ fn offered(spec: &ChannelSpec) -> String {
     format!("{}{}", spec.newest, older.collect::<String>())
 }
 
-impl Wording<'_> {
+impl FailureText<'_> {
     fn mismatch(
         &self,
         ours: &ChannelSpec,
@@ -365,7 +385,7 @@ impl Wording<'_> {
 
 // ---- Ends ----------------------------------------------------------------------------------
 
-impl Wording<'_> {
+impl FailureText<'_> {
     fn broken(&self, cause: &EndCause, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (subject, end) = (self.subject(), self.0.end);
         let counts = &self.0.counts;

@@ -91,16 +91,14 @@ use crate::{Message, RecvError, RecvErrorKind, handles::message::DefaultCodec};
 /// on.
 pub struct Receiver<T: ?Sized, C = DefaultCodec> {
     pub(crate) handle: ReceiveHandle,
-    _message: PhantomData<fn(&T)>,
-    _codec: PhantomData<fn() -> C>,
+    _types: PhantomData<fn(&T) -> C>,
 }
 
 impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
     pub(crate) fn new(handle: ReceiveHandle) -> Self {
         Self {
             handle,
-            _message: PhantomData,
-            _codec: PhantomData,
+            _types: PhantomData,
         }
     }
 

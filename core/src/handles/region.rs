@@ -2,7 +2,6 @@
 
 use std::{
     future::Future,
-    pin::Pin,
     task::{Context, Poll},
     time::{Duration, Instant},
 };
@@ -11,7 +10,7 @@ use ibex_codec::Raw;
 use ibex_protocol::format::message_extension::MessageExtension;
 use ibex_ring::{
     memory::{Region, RegionSlice},
-    parking::Patience,
+    parking::{self, Patience},
 };
 use ibex_transport::channel;
 
@@ -211,10 +210,12 @@ impl Sender<[u8], Raw> {
         &'a mut self,
         message: impl Into<RegionMessage<'a>>,
     ) -> impl Future<Output = Result<u64, SendError>> {
-        SendRegionAsync {
-            sender: self,
-            message: message.into(),
-        }
+        let message = message.into();
+        parking::future(
+            self,
+            move |sender, context| sender.poll_send_region(context, message),
+            |sender| _ = sender.handle.leave_room(),
+        )
     }
 
     /// Polls to send a slice, as [`send_region_async`](Self::send_region_async) does. Pending means
@@ -327,27 +328,6 @@ impl Receiver<[u8], Raw> {
     #[must_use = "the regions are dropped otherwise"]
     pub fn take_regions(&mut self) -> Vec<Region> {
         self.handle.take_regions()
-    }
-}
-
-/// A slice that is being sent; see [`Sender::send_region_async`].
-struct SendRegionAsync<'a> {
-    sender: &'a mut Sender<[u8], Raw>,
-    message: RegionMessage<'a>,
-}
-
-impl Future for SendRegionAsync<'_> {
-    type Output = Result<u64, SendError>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.get_mut();
-        this.sender.poll_send_region(context, this.message)
-    }
-}
-
-impl Drop for SendRegionAsync<'_> {
-    fn drop(&mut self) {
-        self.sender.handle.leave_room();
     }
 }
 

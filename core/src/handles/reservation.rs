@@ -88,11 +88,7 @@ impl Sender<[u8], Raw> {
     /// The errors of [`send`](Self::send).
     #[inline(always)]
     pub fn loan(&mut self, length: usize) -> Result<Loan<'_>, SendError> {
-        let raw = self
-            .handle
-            .reserve(length, Patience::FOREVER)
-            .map_err(SendError::from)?;
-        Ok(Loan::new(raw))
+        self.loan_with(length, Patience::FOREVER)
     }
 
     /// Like [`loan`](Self::loan), if there is room now.
@@ -102,11 +98,7 @@ impl Sender<[u8], Raw> {
     /// The errors of [`try_send`](Self::try_send).
     #[inline]
     pub fn try_loan(&mut self, length: usize) -> Result<Loan<'_>, SendError> {
-        let raw = self
-            .handle
-            .reserve(length, Patience::None)
-            .map_err(SendError::from)?;
-        Ok(Loan::new(raw))
+        self.loan_with(length, Patience::None)
     }
 
     /// Like [`loan`](Self::loan), waiting for room for up to `timeout`.
@@ -115,11 +107,12 @@ impl Sender<[u8], Raw> {
         length: usize,
         timeout: Duration,
     ) -> Result<Loan<'_>, SendError> {
-        let raw = self
-            .handle
-            .reserve(length, Patience::at_most(timeout))
-            .map_err(SendError::from)?;
-        Ok(Loan::new(raw))
+        self.loan_with(length, Patience::at_most(timeout))
+    }
+
+    #[inline(always)]
+    fn loan_with(&mut self, length: usize, patience: Patience) -> Result<Loan<'_>, SendError> {
+        Ok(Loan::new(self.handle.reserve(length, patience)?))
     }
 }
 
@@ -135,16 +128,14 @@ impl Sender<[u8], Raw> {
 #[must_use = "dropping a permit sends nothing"]
 pub struct Permit<'a, T: ?Sized, C: Codec<T> = DefaultCodec> {
     raw: RawReservation<'a>,
-    _message: PhantomData<fn(&T)>,
-    _codec: PhantomData<fn() -> C>,
+    _types: PhantomData<fn(&T) -> C>,
 }
 
 impl<'a, T: ?Sized, C: Codec<T>> Permit<'a, T, C> {
     pub(crate) fn new(raw: RawReservation<'a>) -> Self {
         Self {
             raw,
-            _message: PhantomData,
-            _codec: PhantomData,
+            _types: PhantomData,
         }
     }
 

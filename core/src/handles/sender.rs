@@ -107,8 +107,7 @@ pub(crate) struct UntilAcked<'a> {
 #[repr(transparent)] // `of` relies on it
 pub struct Sender<T: ?Sized, C = DefaultCodec> {
     pub(crate) handle: SendHandle,
-    _message: PhantomData<fn(&T)>,
-    _codec: PhantomData<fn() -> C>,
+    _types: PhantomData<fn(&T) -> C>,
 }
 
 impl<T: ?Sized, C> Sender<T, C> {
@@ -127,8 +126,7 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     pub(crate) fn new(handle: SendHandle) -> Self {
         Self {
             handle,
-            _message: PhantomData,
-            _codec: PhantomData,
+            _types: PhantomData,
         }
     }
 
@@ -460,8 +458,7 @@ impl<T: ?Sized, C> Clone for Sender<T, C> {
     fn clone(&self) -> Self {
         Self {
             handle: self.handle.clone(),
-            _message: PhantomData,
-            _codec: PhantomData,
+            _types: PhantomData,
         }
     }
 }

@@ -16,7 +16,7 @@ use ibex_base::{
     log_limit::{LogLimit, UnloggedEvents},
 };
 use ibex_bootstrap::{
-    Acceptor, Established, FabricKind, Finished, HandshakeError, NodeIdentity, Problem,
+    Acceptor, Established, Fabric, Finished, HandshakeError, NodeIdentity, Problem,
 };
 use ibex_ring::parking::Wakers;
 use ibex_transport::{
@@ -32,7 +32,6 @@ use crate::{
     accept_placement::AcceptPlacement,
     meeting::resuming::{ResumablePlace, Resuming, prepared_pair},
     peer::channel_defaults::ChannelDefaults,
-    peer_id::as_carried,
 };
 
 /// The listener with its handshakes, as the engine turns it.
@@ -264,9 +263,9 @@ pub(crate) fn admission(
             incarnation: peer.incarnation,
             began,
             pid,
-            fabric: as_carried(agreed.fabric),
+            fabric: agreed.fabric,
             reason: match (&agreed.authenticated_as, agreed.fabric) {
-                (Some(_), FabricKind::Verbs) => {
+                (Some(_), Fabric::Verbs) => {
                     format!("{}; authenticated, not encrypted", agreed.reason)
                 }
                 _ => agreed.reason,

@@ -11,8 +11,8 @@ use std::{
 
 use ibex_base::Address;
 use ibex_bootstrap::{
-    Established, FabricKind, HandshakeError, Local, Place, RegisteredSession, Resumable,
-    ResumeError, ResumeRequest, ResumeTicket, ResumedConnection, VerbsPair,
+    Established, Fabric, HandshakeError, Local, Place, RegisteredSession, Resumable, ResumeError,
+    ResumeRequest, ResumeTicket, ResumedConnection, VerbsPair,
 };
 use ibex_transport::{
     connection::{NewWire, ReconnectTerms, Redial},
@@ -22,10 +22,7 @@ use ibex_transport::{
     wire::WireParts,
 };
 
-use crate::{
-    meeting::dialing::{Desk, Owner},
-    peer_id::{as_carried, fabric_of},
-};
+use crate::meeting::dialing::{Desk, Owner};
 
 /// A session's place in its node, and among those that may go on.
 pub(crate) struct ResumablePlace {
@@ -102,7 +99,7 @@ impl Resuming {
                 local: local.clone(),
                 ticket: ResumeTicket {
                     epoch: attempt.epoch,
-                    fabric: fabric_of(attempt.fabric),
+                    fabric: attempt.fabric,
                     ..ticket.clone()
                 },
                 timeout: ATTEMPT,
@@ -132,8 +129,8 @@ impl Resuming {
     pub(crate) fn resumed(&self, connection: ResumedConnection) -> NewWire {
         if let Some(session) = self.local.resumable.lock().get_mut(&connection.session_id) {
             session.epoch = session.epoch.max(connection.epoch);
-            if connection.fabric == FabricKind::Tcp {
-                session.fabrics = vec![FabricKind::Tcp];
+            if connection.fabric == Fabric::Tcp {
+                session.fabrics = vec![Fabric::Tcp];
                 session.reason = "the session goes over tcp, and stays there".to_owned();
             }
         }
@@ -145,16 +142,16 @@ impl Resuming {
     fn ways(&self, established: &Established) -> (FailoverPolicy, Resumable) {
         let began = established.fabric;
         let (ways, fabrics, reason) = match (began, &established.no_tcp) {
-            (FabricKind::Verbs, None) => {
+            (Fabric::Verbs, None) => {
                 let after = self.fail_over_after;
-                let fabrics = vec![FabricKind::Verbs, FabricKind::Tcp];
+                let fabrics = vec![Fabric::Verbs, Fabric::Tcp];
                 (FailoverPolicy::VerbsThenTcp { after }, fabrics, None)
             }
-            (FabricKind::Verbs, Some(why)) => {
-                let only = FailoverPolicy::Only(as_carried(began));
+            (Fabric::Verbs, Some(why)) => {
+                let only = FailoverPolicy::Only(began);
                 (only, vec![began], Some(why.clone()))
             }
-            (began, ..) => (FailoverPolicy::Only(as_carried(began)), vec![began], None),
+            (began, ..) => (FailoverPolicy::Only(began), vec![began], None),
         };
         let session = Resumable {
             secret: established.resume_secret.clone(),

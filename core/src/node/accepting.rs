@@ -1,8 +1,12 @@
 //! Accepting the peers that connect to a node.
 
-use std::time::{Duration, Instant};
+use std::{
+    task::{Poll, ready},
+    time::{Duration, Instant},
+};
 
 use ibex_base::fork;
+use ibex_ring::parking;
 
 use super::Node;
 use crate::{ConnectError, Peer};
@@ -54,6 +58,27 @@ impl Node {
         }
     }
 
+    /// The next peer that connected, for a task.
+    ///
+    /// Dropping the future loses no peer: it is there for the next call.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`accept`](Self::accept).
+    pub fn accept_async(&self) -> impl Future<Output = Result<Peer, ConnectError>> {
+        // Each task keeps a ticket of its own, so that several may accept peers of one node.
+        parking::future(
+            None,
+            |held, context| {
+                self.check_listening()?;
+                let accepted = ready!(self.runtime().poll_accept(held, context.waker()));
+                let peer = accepted.map(|session| self.peer(session));
+                Poll::Ready(peer.ok_or_else(|| self.accepts_no_more()))
+            },
+            |held| self.runtime().leave_accept(held),
+        )
+    }
+
     /// Stops accepting: peers that connect from now on get no session. Sessions, their channels and
     /// calls go on, and this node may still connect to others. It takes effect at once and cannot
     /// be undone. [`close`](Self::close) does it first as well.
@@ -88,7 +113,7 @@ impl Node {
 
     pub(crate) fn check_listening(&self) -> Result<(), ConnectError> {
         self.check_fork()?;
-        match self.parts.local_addr {
+        match self.local_addr() {
             None => Err(ConnectError::not_listening()),
             Some(_) if self.runtime().is_closed() => Err(self.accepts_no_more()),
             Some(_) => Ok(()),

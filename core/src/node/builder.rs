@@ -10,10 +10,11 @@ use ibex_transport::runtime::Driver;
 
 pub(crate) use self::settings::{LimitSettings, ThreadSettings, TimeSettings};
 use crate::{
-    Fabric, ListenError, Node,
+    ChannelBuilder, Fabric, ListenError, Node,
     error::ListenFailure,
+    handles::message::DefaultCodec,
     node::{Listening, environment, settings::NodeSettings},
-    peer::channel_defaults::ChannelDefaults,
+    peer::template::ChannelTemplate,
     setting::{SettingError, SettingRow},
 };
 
@@ -196,10 +197,10 @@ impl NodeBuilder {
     pub fn settings() -> Vec<SettingRow> {
         let mut rows = [
             Self::TABLE,
-            ThreadSettings::TABLE,
-            TimeSettings::TABLE,
-            LimitSettings::TABLE,
-            ChannelDefaults::TABLE,
+            Self::THREADS,
+            Self::TIME,
+            Self::LIMITS,
+            ChannelBuilder::<(), ()>::SETTINGS,
             #[cfg(feature = "verbs")]
             crate::rdma::RdmaSettings::TABLE,
             #[cfg(feature = "verbs")]
@@ -255,6 +256,18 @@ impl NodeBuilder {
         } else if policy == Policy::Require {
             self.absent = self.absent.or(Some(fabric));
         }
+    }
+
+    /// Sets defaults of channels as a channel's builder does.
+    fn channel(
+        mut self,
+        set: impl FnOnce(ChannelBuilder<DefaultCodec, ()>) -> ChannelBuilder<DefaultCodec, ()>,
+    ) -> Self {
+        let template = ChannelTemplate::with(self.settings.channel, "");
+        let template = set(ChannelBuilder::new((), template)).template;
+        self.settings.channel = template.defaults;
+        self.note(template.refused.map_or(Ok(()), Err));
+        self
     }
 
     /// Keeps the first error for `build` to report.
@@ -337,10 +350,8 @@ macro_rules! defaults_of_channels {
                     "Sets the default of [`", stringify!($name), "`](crate::ChannelBuilder::",
                     stringify!($name), ") for the channels of this node."
                 )]
-                pub fn $name(mut self, $argument: $type) -> Self {
-                    let checked = self.settings.channel.$name($argument);
-                    self.note(checked);
-                    self
+                pub fn $name(self, $argument: $type) -> Self {
+                    self.channel(|channel| channel.$name($argument))
                 }
             )+
         }

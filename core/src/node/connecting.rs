@@ -1,14 +1,10 @@
 //! The calls that connect a node to a peer.
 
-use std::{
-    future::Future,
-    mem,
-    pin::Pin,
-    task::{Context, Poll},
-};
+use std::{future::Future, mem, task::Poll};
 
 use ibex_base::fork;
 use ibex_bootstrap::{DialRequest, Local};
+use ibex_ring::parking;
 use ibex_transport::{engine::Admission, session::EngineId};
 
 use super::Node;
@@ -22,13 +18,6 @@ use crate::{
 };
 
 /// A task that connects. See [`Node::connect_async`].
-pub(crate) struct ConnectAsync<'a> {
-    node: &'a Node,
-    address: String,
-    engine: Option<usize>,
-    state: State,
-}
-
 enum State {
     New,
     Connecting(Connecting),
@@ -101,7 +90,7 @@ impl Node {
         &self,
         address: impl ToAddress,
     ) -> impl Future<Output = Result<Peer, ConnectError>> {
-        ConnectAsync::new(self, address.to_text(), None)
+        self.connect_to_async(address.to_text(), None)
     }
 
     /// Connects like [`connect_async`](Self::connect_async), and places the session on an engine as
@@ -119,7 +108,7 @@ impl Node {
         engine: usize,
         address: impl ToAddress,
     ) -> impl Future<Output = Result<Peer, ConnectError>> {
-        ConnectAsync::new(self, address.to_text(), Some(engine))
+        self.connect_to_async(address.to_text(), Some(engine))
     }
 
     /// Returns the means to make single attempts to connect.
@@ -139,6 +128,40 @@ impl Node {
         let outcome = connecting.wait(self.runtime());
         let outcome = outcome.unwrap_or_else(|| Err(closed(self.runtime(), address)));
         self.connected(address, engine, outcome)
+    }
+
+    fn connect_to_async(
+        &self,
+        address: String,
+        engine: Option<usize>,
+    ) -> impl Future<Output = Result<Peer, ConnectError>> {
+        parking::future(
+            State::New,
+            move |state, context| {
+                self.check_fork()?;
+                let mut connecting = match mem::replace(state, State::Done) {
+                    State::New => self.begin_to_connect(&address, engine)?,
+                    State::Connecting(connecting) => connecting,
+                    State::Done => panic!("polled after it was ready"),
+                };
+                match connecting.poll(context.waker(), || self.runtime().turn_for_caller()) {
+                    Poll::Ready(outcome) => {
+                        drop(connecting);
+                        Poll::Ready(self.connected(&address, engine, outcome))
+                    }
+                    Poll::Pending => {
+                        *state = State::Connecting(connecting);
+                        Poll::Pending
+                    }
+                }
+            },
+            |state| {
+                if fork::is_child() {
+                    // A forked child does not drop what its parent dialed.
+                    mem::forget(mem::replace(state, State::Done));
+                }
+            },
+        )
     }
 
     fn begin_to_connect(
@@ -189,51 +212,6 @@ impl Node {
                 Err(closed_by(self.runtime(), address, error))
             }
             Err(error) => Err(error),
-        }
-    }
-}
-
-impl<'a> ConnectAsync<'a> {
-    fn new(node: &'a Node, address: String, engine: Option<usize>) -> Self {
-        Self {
-            node,
-            address,
-            engine,
-            state: State::New,
-        }
-    }
-}
-
-impl Future for ConnectAsync<'_> {
-    type Output = Result<Peer, ConnectError>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.get_mut();
-        this.node.check_fork()?;
-        let mut connecting = match mem::replace(&mut this.state, State::Done) {
-            State::New => this.node.begin_to_connect(&this.address, this.engine)?,
-            State::Connecting(connecting) => connecting,
-            State::Done => panic!("polled after it was ready"),
-        };
-        match connecting.poll(context.waker(), || this.node.runtime().turn_for_caller()) {
-            Poll::Ready(outcome) => {
-                drop(connecting);
-                let peer = this.node.connected(&this.address, this.engine, outcome);
-                Poll::Ready(peer)
-            }
-            Poll::Pending => {
-                this.state = State::Connecting(connecting);
-                Poll::Pending
-            }
-        }
-    }
-}
-
-impl Drop for ConnectAsync<'_> {
-    fn drop(&mut self) {
-        if fork::is_child() {
-            // A forked child does not drop what its parent dialed.
-            mem::forget(mem::replace(&mut self.state, State::Done));
         }
     }
 }

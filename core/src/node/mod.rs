@@ -1,7 +1,6 @@
 //! A process's endpoint.
 
 mod accepting;
-mod accepting_in_task;
 pub(crate) mod builder;
 mod closing;
 mod connecting;
@@ -11,7 +10,6 @@ pub(crate) mod environment;
 pub(crate) mod part;
 mod parts;
 pub(crate) mod settings;
-pub(crate) mod slots;
 mod slow_messages;
 mod starting;
 #[cfg(feature = "tokio")]
@@ -219,7 +217,7 @@ impl Node {
     }
 
     pub(crate) fn runtime(&self) -> &Arc<Runtime> {
-        &self.parts.runtime
+        self.parts.view.runtime()
     }
 
     /// Returns the variables of the environment that took the place of what the program said, or of
@@ -227,14 +225,14 @@ impl Node {
     /// [`NodeBuilder`](NodeBuilder#variables) lists all variables.
     #[must_use]
     pub fn environment(&self) -> &[(&'static str, String)] {
-        &self.parts.environment.overrides
+        self.parts.view.environment()
     }
 
     /// Returns the variables of the environment that have no effect, and why not, as text. Each is
     /// also a [`tracing`] warning.
     #[must_use]
     pub fn environment_warnings(&self) -> &[String] {
-        &self.parts.environment.warnings
+        &self.parts.view.environment.warnings
     }
 
     /// Returns an error if the calling process is a fork of the one that made the node.
@@ -260,7 +258,7 @@ impl Node {
     /// Returns the address that the node listens on, if it listens.
     #[must_use]
     pub fn local_addr(&self) -> Option<Address> {
-        self.parts.local_addr
+        self.parts.view.address
     }
 
     /// Returns the name that [`NodeBuilder::name`] gave the node.
@@ -283,14 +281,14 @@ impl Node {
     pub fn reload_certificates(&self) -> Result<(), crate::SecurityError> {
         let credentials = self.parts.settings.reloadable.as_ref();
         credentials.map_or(Ok(()), |credentials| credentials.reload())?;
-        crate::security_stats::warn_of_credentials(&self.parts.local, std::time::SystemTime::now());
+        starting::warn_of_credentials(&self.parts.local, std::time::SystemTime::now());
         Ok(())
     }
 
     /// Returns this node's identity, as its peers see it.
     #[must_use]
     pub fn id(&self) -> PeerId {
-        self.parts.id()
+        self.parts.view.id
     }
 
     /// Returns the peers whose sessions have not [ended](Self#when-a-peer-ends), also those that were
@@ -319,7 +317,7 @@ impl Node {
     /// channel.
     #[must_use]
     pub fn stats(&self) -> NodeStats {
-        self.parts.view().stats()
+        self.parts.view.stats()
     }
 
     /// Returns the events of the node's sessions and channels, from the node's beginning on, in
@@ -412,7 +410,7 @@ impl fmt::Debug for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Node")
             .field("name", &self.name())
-            .field("local_addr", &self.parts.local_addr)
+            .field("local_addr", &self.local_addr())
             .field("settings", &self.parts.settings)
             .finish_non_exhaustive()
     }

@@ -15,11 +15,11 @@ use ibex_transport::{
     runtime::{Driver, Runtime, has_membarrier},
 };
 
-use super::NodeBuilder;
+use super::{NodeBuilder, environment::Environment};
 use crate::{
     ListenError, PeerId,
     meeting::listener::FailureCounts,
-    stats::{NodeStats, SlowMessage},
+    stats::{self, NodeStats, SlowMessage},
 };
 
 /// A part that a crate adds to a node. It starts last of the node, and is dropped once the node is
@@ -105,15 +105,18 @@ impl fmt::Debug for NodePart {
 
 /// What a [`NodePart`] sees of its node, at any time and from any thread. It does not keep the node
 /// open. It keeps the node's memory, so a part drops it when it is dropped itself.
+#[derive(Clone)]
 pub struct NodeView {
     pub(super) name: Option<Arc<str>>,
     pub(super) id: PeerId,
     pub(super) address: Option<Address>,
+    /// The connections of the listener that became no sessions.
     pub(super) failures: Arc<FailureCounts>,
     pub(super) driver: Driver,
     pub(super) credentials: Option<Arc<dyn TlsCredentials>>,
     pub(super) runtime: Arc<Runtime>,
-    pub(super) environment: Vec<(&'static str, String)>,
+    pub(super) environment: Arc<Environment>,
+    /// The time at which the node was made.
     pub(super) began: Instant,
 }
 
@@ -128,7 +131,7 @@ impl NodeView {
     /// [`Node::environment`](crate::Node::environment) does.
     #[must_use]
     pub fn environment(&self) -> &[(&'static str, String)] {
-        &self.environment
+        &self.environment.overrides
     }
 
     /// Returns how long ago the node was made.
@@ -156,15 +159,20 @@ impl NodeView {
     }
 
     fn stats_with(&self, histograms: Vec<NodeHistogram>) -> NodeStats {
-        NodeStats::new(
-            self.name().map(str::to_owned),
-            self.id,
-            (self.address, &self.failures),
-            self.driver,
-            has_membarrier(),
-            self.credentials.as_ref().map(|keys| keys.stats()),
-            (self.runtime.stats(), histograms),
-        )
+        let (engines, sessions, totals) = stats::of_engines(self.runtime.stats(), &self.failures);
+        NodeStats {
+            name: self.name().map(str::to_owned),
+            id: self.id,
+            address: self.address,
+            driver: self.driver,
+            has_membarrier: has_membarrier(),
+            security: self.credentials.as_ref().map(|keys| keys.stats()),
+            turns: engines.iter().map(|engine| engine.turns).sum(),
+            totals,
+            engines,
+            sessions,
+            histograms,
+        }
     }
 
     /// Returns the slowest messages of the last minute, as

@@ -1,83 +1,46 @@
 //! What the clones of a node share, and the close of a node with its last clone.
 
-use std::{any::Any, mem, sync::Arc, thread, time::Instant};
+use std::{any::Any, mem, thread};
 
-use ibex_base::{Address, fork};
+use ibex_base::fork;
 use ibex_bootstrap::Local;
-use ibex_transport::runtime::Runtime;
 
-#[cfg(feature = "verbs")]
-use crate::rdma::NodeDevices;
 use crate::{
-    CloseReason, PeerId,
-    meeting::{listener::FailureCounts, resuming::Resuming},
-    node::{
-        driving_tasks::Tasks, environment::Environment, part::NodeView, settings::NodeSettings,
-        slots::NodeSlots,
-    },
+    CloseReason,
+    meeting::resuming::Resuming,
+    node::{driving_tasks::Tasks, part::NodeView, settings::NodeSettings},
 };
+#[cfg(feature = "verbs")]
+use {crate::rdma::NodeDevices, std::sync::Arc};
 
 /// The parts of a node, which its clones share. Dropping them closes the node.
 pub(crate) struct NodeParts {
-    pub(super) runtime: Arc<Runtime>,
+    /// What parts of other crates see of the node.
+    pub(super) view: NodeView,
     pub(super) resuming: Resuming,
     pub(super) local: Local,
     #[cfg(feature = "verbs")]
     pub(super) devices: Arc<NodeDevices>,
-    pub(super) local_addr: Option<Address>,
-    /// The connections of the listener that became no sessions.
-    pub(super) failures: Arc<FailureCounts>,
     pub(super) settings: NodeSettings,
-    pub(super) environment: Environment,
-    pub(crate) slots: NodeSlots,
-    /// The time at which the node was made.
-    pub(super) began: Instant,
     /// The parts of other crates, dropped once the node is closed.
     pub(crate) added: Vec<Box<dyn Any + Send + Sync>>,
-}
-
-impl NodeParts {
-    /// Returns the node's identity, as its peers see it.
-    pub(super) fn id(&self) -> PeerId {
-        PeerId::new(self.local.identity.0, self.local.incarnation)
-    }
-
-    /// Returns what a part of another crate sees of the node.
-    pub(super) fn view(&self) -> NodeView {
-        NodeView {
-            name: self.settings.name.clone(),
-            id: self.id(),
-            address: self.local_addr,
-            failures: self.failures.clone(),
-            driver: self.settings.threads.driver,
-            credentials: self.local.credentials.clone(),
-            runtime: self.runtime.clone(),
-            environment: self.environment.overrides.clone(),
-            began: self.began,
-        }
-    }
 }
 
 impl Drop for NodeParts {
     fn drop(&mut self) {
         if fork::is_child() {
             // A forked child does not drop what these fields hold.
-            let Self {
-                runtime,
-                resuming,
-                local,
-                ..
-            } = self;
-            mem::forget((runtime.clone(), resuming.clone(), local.clone()));
+            mem::forget((self.view.clone(), self.resuming.clone(), self.local.clone()));
             return;
         }
+        let runtime = self.view.runtime();
         if thread::panicking() {
-            self.runtime.break_off(CloseReason::Aborted);
+            runtime.break_off(CloseReason::Aborted);
         }
         // No caller is left to be told what was not delivered.
         match Tasks::are_here() {
-            true => self.runtime.close_in_passing(self.settings.time.linger),
-            false => drop(self.runtime.close(self.settings.time.linger)),
+            true => runtime.close_in_passing(self.settings.time.linger),
+            false => drop(runtime.close(self.settings.time.linger)),
         }
     }
 }

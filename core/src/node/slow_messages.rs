@@ -34,6 +34,6 @@ impl Node {
         if fork::is_child() {
             return Vec::new();
         }
-        self.parts.view().slow_messages()
+        self.parts.view.slow_messages()
     }
 }

@@ -21,7 +21,7 @@ use super::{Node, NodeParts};
 #[cfg(feature = "verbs")]
 use crate::rdma::NodeDevices;
 use crate::{
-    ListenError,
+    ListenError, PeerId,
     error::ListenFailure,
     meeting::{
         dialing::Dials,
@@ -29,10 +29,12 @@ use crate::{
         resuming::Resuming,
     },
     node::{
-        builder::absent_fabrics, driving_tasks::Tasks, environment::Environment, part::NodePart,
-        settings::NodeSettings, slots::NodeSlots,
+        builder::absent_fabrics,
+        driving_tasks::Tasks,
+        environment::Environment,
+        part::{NodePart, NodeView},
+        settings::NodeSettings,
     },
-    security_stats::warn_of_credentials,
 };
 
 /// An address to listen at, and the socket for that if there is one already.
@@ -133,18 +135,24 @@ impl Node {
             late: Vec::new(),
         }))?;
         // If a later step fails, this value is dropped, which closes the node and ends its threads.
-        let mut node = NodeParts {
+        let view = NodeView {
+            name: settings.name.clone(),
+            id: PeerId::new(identity.0, incarnation),
+            address: None,
+            failures: Arc::default(),
+            driver: settings.threads.driver,
+            credentials: local.credentials.clone(),
             runtime,
+            environment: Arc::new(environment),
+            began: Instant::now(),
+        };
+        let mut node = NodeParts {
+            view,
             resuming,
             local,
             #[cfg(feature = "verbs")]
             devices,
-            local_addr: None,
-            failures: Arc::default(),
             settings,
-            environment,
-            slots: NodeSlots::default(),
-            began: Instant::now(),
             added: Vec::new(),
         };
         #[cfg(feature = "verbs")]
@@ -154,7 +162,7 @@ impl Node {
                 .and_then(|listening| listening.address.ip());
             let required = node.devices.require(listen);
             required.map_err(|source| {
-                let required = node.environment.required();
+                let required = node.view.environment.required();
                 ListenFailure::Rdma { required, source }
             })?;
         }
@@ -162,12 +170,21 @@ impl Node {
             node.bind(listening)?;
         }
         for part in &node.settings.parts {
-            node.added.extend(part.start(node.view())?);
+            node.added.extend(part.start(node.view.clone())?);
         }
-        tasks.spawn(&node.runtime, node.settings.time.linger)?;
+        tasks.spawn(node.view.runtime(), node.settings.time.linger)?;
         Ok(Self {
             parts: Arc::new(node),
         })
+    }
+}
+
+/// Warns in the log of a certificate that expires soon, and of files that other users can read.
+pub(super) fn warn_of_credentials(local: &Local, now: SystemTime) {
+    if let Some(credentials) = &local.credentials {
+        for warning in credentials.warnings(now) {
+            warn_limited!(warning, "{warning}");
+        }
     }
 }
 
@@ -183,16 +200,16 @@ impl NodeParts {
             address: address.to_string(),
             source: error.source,
         })?;
-        self.local_addr = Some(acceptor.local_addr());
+        self.view.address = Some(acceptor.local_addr());
         let listener = PeerListener {
             acceptor,
-            failures: Failures::new(self.failures.clone()),
+            failures: Failures::new(self.view.failures.clone()),
             our_channels: self.settings.limits.max_channels,
             resuming: self.resuming.clone(),
             placement: self.settings.placement.clone(),
             engines: self.settings.threads.io_threads,
         };
-        self.runtime.set_listener(Box::new(listener))?;
+        self.view.runtime.set_listener(Box::new(listener))?;
         Ok(())
     }
 }

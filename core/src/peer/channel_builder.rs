@@ -1,13 +1,16 @@
 //! Settings of channels, checked when an end is opened.
 
-use std::marker::PhantomData;
+use std::{marker::PhantomData, time::Duration};
 
 use ibex_base::fork;
 use ibex_protocol::format::{
     control::{ChannelSpec, Role},
     message_version::MessageVersion,
 };
-use ibex_transport::channel::{EndLabel, ReceiveHandle, SendHandle};
+use ibex_transport::{
+    channel::{EndLabel, ReceiveHandle, SendHandle},
+    runtime::Runtime,
+};
 
 use crate::{
     Codec, OpenError, Peer, Receiver, Sender,
@@ -153,6 +156,9 @@ impl<C, At> ChannelBuilder<C, At> {
     }
 }
 
+/// The kind of names that publishers of a node take.
+pub(crate) const PUBLISHER: &str = "publisher";
+
 impl<C> ChannelBuilder<C> {
     /// Opens the sending end. This announces the end and returns, without waiting for the peer.
     ///
@@ -191,13 +197,14 @@ impl<C> ChannelBuilder<C> {
         &self,
         offer: Result<MessageVersions, OpenFailure>,
     ) -> Result<SendHandle, OpenError> {
-        let refuse = |reason| self.refused(Role::Sender, reason);
-        let spec = self.spec(offer).map_err(refuse)?;
-        let state = self.at.session().runtime().state();
-        if state.has_publisher(self.template.name()) {
-            return Err(refuse(OpenFailure::AlreadyOpen));
-        }
-        self.announce_sender(spec)
+        self.open(Role::Sender, |runtime, name, timeout| {
+            let spec = self.spec(offer)?;
+            if runtime.state().is_name_taken(PUBLISHER, name) {
+                return Err(OpenFailure::AlreadyOpen);
+            }
+            let handle = runtime.open_sender(self.at.session(), name, spec, timeout)?;
+            Ok(handle.labeled(self.template.label))
+        })
     }
 
     /// Opens the sending end of a publisher.
@@ -205,17 +212,22 @@ impl<C> ChannelBuilder<C> {
         &self,
         version: MessageVersion,
     ) -> Result<SendHandle, OpenError> {
-        let spec = self.spec(Ok(MessageVersions::of_one(version)));
-        self.announce_sender(spec.map_err(|reason| self.refused(Role::Sender, reason))?)
+        self.open(Role::Sender, |runtime, name, timeout| {
+            let spec = self.spec(Ok(MessageVersions::of_one(version)))?;
+            let handle = runtime.open_sender(self.at.session(), name, spec, timeout)?;
+            Ok(handle.labeled(self.template.label))
+        })
     }
 
-    fn announce_sender(&self, spec: ChannelSpec) -> Result<SendHandle, OpenError> {
-        let refuse = |reason| self.refused(Role::Sender, reason);
-        let runtime = self.at.session().runtime();
-        let timeout = self.template.defaults.open_timeout;
-        let opened = runtime.open_sender(self.at.session(), self.template.name(), spec, timeout);
-        let handle = opened.map_err(|error| refuse(error.into()))?;
-        Ok(handle.labeled(self.template.label))
+    /// Opens an end by `open`, which gets the name and `open_timeout`.
+    fn open<H>(
+        &self,
+        end: Role,
+        open: impl FnOnce(&Runtime, &str, Duration) -> Result<H, OpenFailure>,
+    ) -> Result<H, OpenError> {
+        let (runtime, template) = (self.at.session().runtime(), &self.template);
+        let opened = open(runtime, template.name(), template.defaults.open_timeout);
+        opened.map_err(|reason| self.refused(end, reason))
     }
 
     /// Returns a handle of the shared sending end of this name, which stays open as long as the
@@ -224,38 +236,24 @@ impl<C> ChannelBuilder<C> {
     where
         C: Codec<T>,
     {
-        let refuse = |reason| self.refused(Role::Sender, reason);
-        let offer = message_version::<T, C>().map(MessageVersions::of_one);
-        let spec = self.spec(offer).map_err(refuse)?;
-        let runtime = self.at.session().runtime();
-        let timeout = self.template.defaults.open_timeout;
-        let opened = runtime.shared_sender(self.at.session(), self.template.name(), &spec, timeout);
-        let handle = opened.map_err(|error| refuse(error.into()))?;
-        Ok(Sender::new(handle.labeled(self.template.label)))
+        self.open(Role::Sender, |runtime, name, timeout| {
+            let spec = self.spec(message_version::<T, C>().map(MessageVersions::of_one))?;
+            let handle = runtime.shared_sender(self.at.session(), name, &spec, timeout)?;
+            Ok(Sender::new(handle.labeled(self.template.label)))
+        })
     }
 
     pub(crate) fn open_receiver(
         &self,
         offer: Result<MessageVersions, OpenFailure>,
     ) -> Result<ReceiveHandle, OpenError> {
-        let refuse = |reason| self.refused(Role::Receiver, reason);
-        let mut spec = self.spec(offer).map_err(refuse)?;
-        let runtime = self.at.session().runtime();
-        // The sender learns, before it sends, which lengths this node can never take in.
-        spec.max_message_bytes = spec.max_message_bytes.min(runtime.longest_message());
-        let (timeout, every) = (
-            self.template.defaults.open_timeout,
-            self.template.defaults.ack_every,
-        );
-        let opened = runtime.open_receiver(
-            self.at.session(),
-            self.template.name(),
-            spec,
-            timeout,
-            every,
-        );
-        let handle = opened.map_err(|error| refuse(error.into()))?;
-        Ok(handle.labeled(self.template.label))
+        self.open(Role::Receiver, |runtime, name, timeout| {
+            let (mut spec, every) = (self.spec(offer)?, self.template.defaults.ack_every);
+            // The sender learns, before it sends, which lengths this node can never take in.
+            spec.max_message_bytes = spec.max_message_bytes.min(runtime.longest_message());
+            let handle = runtime.open_receiver(self.at.session(), name, spec, timeout, every)?;
+            Ok(handle.labeled(self.template.label))
+        })
     }
 
     pub(crate) fn refused(&self, end: Role, reason: OpenFailure) -> OpenError {

@@ -10,7 +10,8 @@ use crate::{ChannelBuilder, setting::settings};
 
 settings! {
     /// The settings that a channel's builder starts with.
-    pub(crate) struct ChannelDefaults in ChannelBuilder<C, At>, |self| self.template.defaults;
+    pub(crate) struct ChannelDefaults;
+    const SETTINGS in ChannelBuilder<C, At>, |self| self.template.defaults;
 
     /// Limits the messages that may be sent and not yet released.
     #[default(16384)] #[range(1..=1048576)]
@@ -136,20 +137,23 @@ impl ChannelDefaults {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::peer::template::ChannelTemplate;
 
     #[test]
     fn max_unreleased_bytes_bounds_the_window_and_follows_from_it() {
-        let mut channel = ChannelDefaults {
-            window_bytes: 100_000,
-            max_message_bytes: 1 << 20,
-            ..ChannelDefaults::default()
-        };
-        assert_eq!(channel.ring_window().bytes, 128 << 10);
-        assert_eq!(channel.unreleased_bytes(), (128 << 10) + (2 << 20));
-        channel.max_unreleased_bytes(100_000).expect("in range");
-        assert_eq!(channel.ring_window().bytes, 64 << 10);
-        assert_eq!(channel.unreleased_bytes(), 100_000);
-        assert!(channel.max_unreleased_bytes(0).is_err());
-        assert_eq!(channel.ring_window().bytes, 64 << 10);
+        let template = ChannelTemplate::with(ChannelDefaults::default(), "log");
+        let channel = ChannelBuilder::new((), template);
+        let channel = channel.window_bytes(100_000).max_message_bytes(1 << 20);
+        let defaults = channel.template.defaults;
+        assert_eq!(defaults.ring_window().bytes, 128 << 10);
+        assert_eq!(defaults.unreleased_bytes(), (128 << 10) + (2 << 20));
+        let channel = channel.max_unreleased_bytes(100_000);
+        let defaults = channel.template.defaults;
+        assert_eq!(defaults.ring_window().bytes, 64 << 10);
+        assert_eq!(defaults.unreleased_bytes(), 100_000);
+        assert!(channel.template.refused.is_none());
+        let channel = channel.max_unreleased_bytes(0);
+        assert!(channel.template.refused.is_some());
+        assert_eq!(channel.template.defaults.ring_window().bytes, 64 << 10);
     }
 }

@@ -16,7 +16,6 @@ use ibex_transport::session::{PeerNames, SessionStats};
 use crate::{
     AuthenticatedAs, CloseReport, Fabric, PeerAt, PeerId, Suspension,
     peer::{channel_defaults::ChannelDefaults, template::ChannelTemplate},
-    peer_id::fabric_of,
 };
 #[cfg(feature = "rkyv")]
 use crate::{Codec, OpenError, Receiver, Rkyv, Sender};
@@ -189,7 +188,7 @@ impl Peer {
     /// [`Event::FabricChanged`](crate::Event::FabricChanged) tells of it.
     #[must_use]
     pub fn fabric(&self) -> Fabric {
-        fabric_of(self.session.fabric())
+        self.session.fabric()
     }
 
     /// Returns the identity that the peer has proven; `None` if this node does not authenticate

@@ -50,15 +50,14 @@ pub struct SettingRow {
 
 /// Writes the setters of a builder, and the table of its settings, from rows.
 ///
-/// `struct NAME in BUILDER, |self| PLACE` also makes the struct with a field for each row, whose
-/// `Default` is the rows', and with checked setters. `const TABLE in BUILDER, |self| PLACE` stores in
-/// the fields of an existing struct, whose `Default` has the values; there a row's default is
-/// documentation alone.
+/// `const TABLE in BUILDER, |self| PLACE` stores in the fields of a struct, whose `Default` has the
+/// values; a row's default is documentation alone. `struct NAME;` before it also makes the struct,
+/// with a field for each row, whose `Default` is the rows'.
 macro_rules! settings {
     (
         $(#[doc = $about:literal])*
-        pub(crate) struct $Struct:ident in $Builder:ident $(<$($param:ident),+>)?,
-            |$self:ident| $place:expr;
+        pub(crate) struct $Struct:ident;
+        const $TABLE:ident in $Builder:ident $(<$($param:ident),+>)?, |$self:ident| $place:expr;
         $(
             $(#[doc = $before:literal])*
             #[default($($default:tt)+)] $(#[range($($range:tt)+)])?
@@ -78,38 +77,18 @@ macro_rules! settings {
             }
         }
 
-        impl $Struct {
-            pub(crate) const TABLE: &[$crate::setting::SettingRow] = &[$($crate::setting::row!(
-                $Builder, $name, [$($default)+], [$($($range)+)?], $($before)*, $($after)*
-            )),+];
-            $(
-                pub(crate) fn $name(
-                    &mut self,
-                    $argument: $type,
-                ) -> Result<(), $crate::setting::SettingError> {
-                    let checked =
-                        $crate::setting::within!(stringify!($name), $argument, $($($range)+)?);
-                    self.$name = $argument.into();
-                    checked
-                }
-            )+
-        }
-
-        impl $(<$($param),+>)? $Builder $(<$($param),+>)? {
+        $crate::setting::settings! {
+            const $TABLE in $Builder $(<$($param),+>)?, |$self| $place;
             $(
                 $(#[doc = $before])*
-                #[doc = $crate::setting::sentence!([$($default)+], [$($($range)+)?])]
+                #[default($($default)+)] $(#[range($($range)+)])?
                 $(#[doc = $after])*
-                pub fn $name(mut $self, $argument: $type) -> Self {
-                    let checked = $place.$name($argument);
-                    $self.note(checked);
-                    $self
-                }
+                pub fn $name($argument: $type);
             )+
         }
     };
     (
-        const $TABLE:ident in $Builder:ident, |$self:ident| $place:expr;
+        const $TABLE:ident in $Builder:ident $(<$($param:ident),+>)?, |$self:ident| $place:expr;
         $(
             $(#[doc = $before:literal])*
             #[default($($default:tt)+)] $(#[range($($range:tt)+)])?
@@ -118,7 +97,7 @@ macro_rules! settings {
             pub fn $name:ident $signature:tt $(-> Self $body:block)? $(;)?
         )+
     ) => {
-        impl $Builder {
+        impl $(<$($param),+>)? $Builder $(<$($param),+>)? {
             pub(crate) const $TABLE: &[$crate::setting::SettingRow] = &[$(
                 $(#[cfg($($cfg)+)])?
                 $crate::setting::row!(

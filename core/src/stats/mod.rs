@@ -10,6 +10,7 @@ mod slow_message;
 
 #[cfg(feature = "verbs")]
 pub use self::node_stats::PortCounters;
+pub(crate) use self::node_stats::of_engines;
 pub use self::node_stats::{EngineStats, NodeSession, NodeStats, NodeTotals, SessionState};
 pub use self::slow_message::SlowMessage;
 pub use ibex_base::tls::SecurityStats;

@@ -11,12 +11,8 @@ use ibex_transport::{
     session::SessionStats,
 };
 
-use super::{ChannelState, ChannelStats, SecurityStats};
-use crate::{
-    Fabric, PeerId, PeerNames, Role,
-    meeting::listener::FailureCounts,
-    peer_id::{carrier, fabric_of},
-};
+use super::{ChannelStats, SecurityStats};
+use crate::{Fabric, PeerId, PeerNames, meeting::listener::FailureCounts, peer_id::carrier};
 
 /// A snapshot of a node, returned by [`Node::stats`](crate::Node::stats).
 ///
@@ -120,14 +116,12 @@ pub struct NodeSession {
     /// The peer's names.
     pub names: PeerNames,
     /// The fabric of the session's data.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "as_text"))]
     pub fabric: Fabric,
     /// The RDMA device of this node and the port of it, counted from 1, that carry the session's data
     /// now; `None` over another fabric.
     pub rdma_port: Option<(String, u8)>,
     /// The fabric that the session began with. It differs from `fabric` if the session has failed
     /// over.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "as_text"))]
     pub first_fabric: Fabric,
     /// The reason for the choice of `first_fabric`; see
     /// [`Peer::fabric_reason`](crate::Peer::fabric_reason).
@@ -173,57 +167,41 @@ pub enum SessionState {
     Gone,
 }
 
-impl NodeStats {
-    pub(crate) fn new(
-        name: Option<String>,
-        id: PeerId,
-        (address, failures): (Option<Address>, &FailureCounts),
-        driver: Driver,
-        has_membarrier: bool,
-        security: Option<SecurityStats>,
-        (counts, histograms): (Vec<EngineCounts>, Vec<NodeHistogram>),
-    ) -> Self {
-        let (mut engines, mut sessions) = (Vec::new(), Vec::new());
-        let mut all = SessionTotals::default();
-        for EngineCounts {
-            turns,
-            connections,
-            ended,
-            ..
-        } in counts
-        {
-            let mut of_engine = ended;
-            connections
-                .iter()
-                .for_each(|connection| of_engine.add(connection));
-            engines.push(EngineStats::of(turns, connections.len(), &of_engine));
-            sessions.extend(connections.into_iter().map(NodeSession::new));
-            all.add_all(&of_engine);
+/// Returns the statistics of the engines and of their sessions, and the totals of the node.
+pub(crate) fn of_engines(
+    counts: Vec<EngineCounts>,
+    failures: &FailureCounts,
+) -> (Vec<EngineStats>, Vec<NodeSession>, NodeTotals) {
+    let (mut engines, mut sessions) = (Vec::new(), Vec::new());
+    let mut all = SessionTotals::default();
+    for counts in counts {
+        let (connections, mut of_engine) = (counts.connections, counts.ended);
+        for connection in &connections {
+            of_engine.add(connection);
         }
-        let (refused_connections, silent_connections) = failures.counts();
-        Self {
-            name,
-            id,
-            address,
-            driver,
-            has_membarrier,
-            security,
-            turns: engines.iter().map(|engine| engine.turns).sum(),
-            totals: NodeTotals {
-                sessions: all.sessions,
-                refused_connections,
-                silent_connections,
-                sent: all.channels.sent,
-                received: all.channels.received,
-                stalls: all.channels.stalls,
-                stalled: all.channels.stalled,
-                counters: all.counters,
-            },
-            engines,
-            sessions,
-            histograms,
-        }
+        engines.push(EngineStats {
+            turns: counts.turns,
+            sessions: connections.len(),
+            sent: of_engine.channels.sent,
+            received: of_engine.channels.received,
+            bytes_sent: of_engine.counters.bytes_sent,
+            bytes_received: of_engine.counters.bytes_received,
+        });
+        sessions.extend(connections.into_iter().map(NodeSession::new));
+        all.add_all(&of_engine);
     }
+    let (refused_connections, silent_connections) = failures.counts();
+    let totals = NodeTotals {
+        sessions: all.sessions,
+        refused_connections,
+        silent_connections,
+        sent: all.channels.sent,
+        received: all.channels.received,
+        stalls: all.channels.stalls,
+        stalled: all.channels.stalled,
+        counters: all.counters,
+    };
+    (engines, sessions, totals)
 }
 
 #[cfg(feature = "verbs")]
@@ -248,19 +226,6 @@ impl NodeStats {
     }
 }
 
-impl EngineStats {
-    fn of(turns: u64, sessions: usize, totals: &SessionTotals) -> Self {
-        Self {
-            turns,
-            sessions,
-            sent: totals.channels.sent,
-            received: totals.channels.received,
-            bytes_sent: totals.counters.bytes_sent,
-            bytes_received: totals.counters.bytes_received,
-        }
-    }
-}
-
 impl NodeSession {
     fn new(connection: ConnectionStats) -> Self {
         let peer = connection.session.peer();
@@ -270,9 +235,9 @@ impl NodeSession {
             engine: connection.session.engine().index(),
             address: peer.address,
             names: peer.names.clone(),
-            fabric: fabric_of(connection.session.fabric()),
+            fabric: connection.session.fabric(),
             rdma_port: connection.session.rdma_port(),
-            first_fabric: fabric_of(peer.fabric),
+            first_fabric: peer.fabric,
             fabric_reason: peer.reason.clone(),
             completion_polling: connection.session.completion_polling(),
             state: match connection.is_up {
@@ -296,11 +261,7 @@ impl fmt::Display for NodeStats {
         if let Some(address) = self.address {
             write!(f, ", listening on {address}")?;
         }
-        let driver = match self.driver {
-            Driver::Threads => "threads",
-            Driver::Caller => "caller",
-            Driver::Tasks => "tasks",
-        };
+        let driver = lower_case(self.driver);
         let doorbells = if self.has_membarrier {
             "membarrier"
         } else {
@@ -419,15 +380,7 @@ impl fmt::Display for NodeSession {
             "stalled"
         )?;
         channels.iter().try_for_each(|channel| {
-            let end = match channel.end {
-                Role::Sender => "sender",
-                Role::Receiver => "receiver",
-            };
-            let state = match channel.state {
-                ChannelState::Pending => "pending",
-                ChannelState::Open => "open",
-                _ => "over",
-            };
+            let (end, state) = (lower_case(channel.end), lower_case(channel.state));
             let oldest = channel.held_oldest.map(|oldest| oldest.to_string());
             writeln!(
                 f,
@@ -445,6 +398,11 @@ impl fmt::Display for NodeSession {
             )
         })
     }
+}
+
+/// Returns the name of a variant in lower case.
+fn lower_case(variant: impl fmt::Debug) -> String {
+    format!("{variant:?}").to_ascii_lowercase()
 }
 
 /// Writes a line about the durations, if there are any.
@@ -483,9 +441,4 @@ fn write_counters(counters: &SessionStats, f: &mut fmt::Formatter<'_>) -> fmt::R
         true => Ok(()),
         false => write!(f, " credit_stalled {}", Rounded(counters.credit_stalled)),
     }
-}
-
-#[cfg(feature = "serde")]
-fn as_text<S: serde::Serializer>(fabric: &Fabric, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(fabric.name())
 }

@@ -17,7 +17,7 @@ use ibex_bootstrap::message::{
     ALONE, CHECKSUM_BYTES, GidKind, MAGIC, QueuePairAddress, VerbsEndpoint, VerbsRail, checksum,
 };
 use ibex_bootstrap::{
-    FabricKind, HostHint, Local, NodeIdentity, PairRequest, Resumable, ResumeTicket, Secret,
+    Fabric, HostHint, Local, NodeIdentity, PairRequest, Resumable, ResumeTicket, Secret,
     VerbsDevice, VerbsDevices, VerbsPair, parse_message,
 };
 use ibex_tls::Credentials;
@@ -431,8 +431,8 @@ fn resumer(epoch: u64, has_devices: bool) -> Handshake {
         incarnation: 2,
         epoch,
         fabric: match has_devices {
-            true => FabricKind::Verbs,
-            false => FabricKind::Tcp,
+            true => Fabric::Verbs,
+            false => Fabric::Tcp,
         },
     };
     Handshake::resume(&node(1, has_devices), ticket, [0xd0; 16], now, deadline)
@@ -444,7 +444,7 @@ fn enter_session(node: &Local) {
         authenticated_as: None,
         secret: SECRET,
         epoch: EPOCH - 1,
-        fabrics: FabricKind::FASTEST_FIRST.to_vec(),
+        fabrics: Fabric::FASTEST_FIRST.to_vec(),
         reason: String::new(),
     };
     node.resumable.lock().insert(SESSION, session);

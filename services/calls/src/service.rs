@@ -83,12 +83,15 @@ pub struct Service<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec
     _types: crate::Types<Q, R, C>,
 }
 
+/// The kind of names that services of a node take.
+const NAMES: &str = "service";
+
 impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
     pub(super) fn of_node(template: ChannelTemplate, node: &Node) -> Result<Self, OpenError> {
         extend::check_fork(node)?;
         let template = template.labeled(&SERVICE).untraced().checked()?;
         let state = extend::runtime(node).state();
-        let name = state.take_service_name(template.name());
+        let name = state.take_name(NAMES, template.name());
         let name = name.ok_or_else(|| errors::name_taken(template.name()))?;
         let state = Self::state(template.clone(), state);
         let frames = RequestFrames(state.clone());
@@ -102,7 +105,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
     ) -> Result<Self, OpenError> {
         let template = template.labeled(&SERVICE).untraced();
         let channel = template.over(session);
-        let name = session.node().share_service_name(template.name());
+        let name = session.node().share_name(NAMES, template.name());
         let taken = || extend::refused(&channel, Role::Receiver, OpenFailure::AlreadyOpen);
         let name = name.ok_or_else(taken)?;
         let state = Self::state(template, session.node());

@@ -1,17 +1,14 @@
 //! A listener, which accepts incoming streams.
 
 use std::{
-    collections::BTreeSet,
     fmt,
-    future::Future,
+    future::{Future, poll_fn},
     io,
-    ops::Deref,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, ready},
 };
 
-use ibex_core::{FanIn, FanInEvent, Message, Node, OpenErrorKind, PeerAt, extend};
+use ibex_core::{FanIn, FanInEvent, Message, Node, OpenErrorKind, PeerAt, extend::{self, TakenName}};
 
 use super::{
     Stream,
@@ -52,7 +49,7 @@ use futures_core::{FusedStream, Stream as FuturesStream};
 /// }
 /// ```
 pub struct Listener {
-    name: ListenerName,
+    name: TakenName,
     requests: FanIn<Announced, Announcement>,
     /// A request whose ends could not be opened, to be tried again. It is dropped behind `requests`:
     /// its peer then hears that the listener is gone, and leaves the request to the next one.
@@ -79,10 +76,9 @@ impl Listener {
     pub fn bind(node: &Node, name: &str) -> io::Result<Self> {
         check_name(name)?;
         let taken = || io::Error::new(io::ErrorKind::AddrInUse, NameTaken(name.to_owned()));
-        let name = extend::slot::<ListenerNames>(node)
-            .take(name)
-            .ok_or_else(taken)?;
-        let requests = node.channel(&name).codec::<Announcement>();
+        let name = extend::runtime(node).state().take_name(NAMES, name);
+        let name = name.ok_or_else(taken)?;
+        let requests = node.channel(name.name()).codec::<Announcement>();
         let requests = requests
             .window_messages(BACKLOG)
             .window_bytes(BACKLOG_BYTES);
@@ -124,7 +120,7 @@ impl Listener {
     ///
     /// The errors of [`accept`](Self::accept).
     pub fn accept_async(&mut self) -> impl Future<Output = io::Result<(Stream, PeerAt)>> {
-        AcceptStreamAsync { listener: self }
+        poll_fn(|context| self.poll_accept(context))
     }
 
     /// Polls for the next stream. While it is pending, only the waker of the last poll is kept.
@@ -147,7 +143,7 @@ impl Listener {
     /// Returns the name that peers connect to.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.name
+        self.name.name()
     }
 
     /// Takes in an event of a peer.
@@ -155,7 +151,8 @@ impl Listener {
         match event {
             FanInEvent::Message(who, message) => match self.requests.peer(who) {
                 Some(peer) => {
-                    let opening = StreamEnds::new(peer, &self.name, *message, Side::Listening);
+                    let opening =
+                        StreamEnds::new(peer, self.name.name(), *message, Side::Listening);
                     self.held = Some(PendingAnnouncement {
                         message,
                         peer: who,
@@ -210,19 +207,6 @@ impl Listener {
     }
 }
 
-/// Future of [`Listener::accept_async`]: the next stream.
-pub(crate) struct AcceptStreamAsync<'a> {
-    listener: &'a mut Listener,
-}
-
-impl Future for AcceptStreamAsync<'_> {
-    type Output = io::Result<(Stream, PeerAt)>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.get_mut().listener.poll_accept(context)
-    }
-}
-
 impl FuturesStream for Listener {
     type Item = io::Result<Stream>;
 
@@ -254,49 +238,14 @@ impl fmt::Debug for Listener {
     }
 }
 
-/// The names of a node's listeners.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct ListenerNames(Arc<Mutex<BTreeSet<String>>>);
-
-/// A name that a listener has until it is dropped.
-struct ListenerName {
-    name: String,
-    names: ListenerNames,
-}
-
 #[derive(Debug, thiserror::Error)]
 #[error(
     "this node listens for streams named \"{0}\" already; drop that listener, or choose another name"
 )]
 struct NameTaken(String);
 
-impl ListenerNames {
-    fn take(&self, name: &str) -> Option<ListenerName> {
-        let is_free = self.lock().insert(name.to_owned());
-        is_free.then(|| ListenerName {
-            name: name.to_owned(),
-            names: self.clone(),
-        })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Deref for ListenerName {
-    type Target = str;
-
-    fn deref(&self) -> &str {
-        &self.name
-    }
-}
-
-impl Drop for ListenerName {
-    fn drop(&mut self) {
-        self.names.lock().remove(&self.name);
-    }
-}
+/// The kind of names that listeners of a node take.
+const NAMES: &str = "listener";
 
 /// Limit of the requests of each peer that are sent and not yet accepted.
 const BACKLOG: u64 = 128;

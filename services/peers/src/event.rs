@@ -9,10 +9,10 @@ use std::{
 
 use ibex_core::{
     ConnectError, EndCause, Peer, PeerId, PeerNames,
-    extend::parking::{Patience, Ticket},
+    extend::parking::{self, Patience, Ticket},
 };
 
-use super::{board::Board, futures::PeersEventAsync};
+use super::board::Board;
 use crate::addresses::DiscoveryError;
 
 /// Something that happened to the peers of [`Peers`](super::Peers).
@@ -142,7 +142,11 @@ impl PeersEvents {
     /// Waits for the next event in a task; `None` if none will come. Dropping the future loses no
     /// event.
     pub fn next_async(&mut self) -> impl Future<Output = Option<PeersEvent>> {
-        PeersEventAsync(self)
+        parking::future(
+            self,
+            |events, context| events.poll_next(context),
+            |events| events.leave(),
+        )
     }
 
     /// Polls for the next event; `None` if none will come. The handle keeps the waker of the last

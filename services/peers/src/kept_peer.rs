@@ -1,10 +1,9 @@
 //! The sessions with one kept peer.
 
 use std::{
-    future::Future,
-    pin::Pin,
+    future::{Future, poll_fn},
     sync::Arc,
-    task::{Context, Poll, Waker, ready},
+    task::{Poll, Waker, ready},
     time::Instant,
 };
 
@@ -62,9 +61,10 @@ impl KeptPeer {
         self.board.leave(&mut self.held);
     }
 
-    /// Turns this into a wait for the next session, for a task.
-    pub(super) fn into_next(self) -> KeptPeerAsync {
-        KeptPeerAsync(self)
+    /// Waits for the next session in a task. `None` says that the keeping has ended. Dropping the
+    /// future changes nothing.
+    pub(super) fn into_next(mut self) -> impl Future<Output = Option<Peer>> {
+        poll_fn(move |context| self.poll_next(context.waker()))
     }
 
     /// Notes that the session that was handed out last is over.
@@ -105,17 +105,5 @@ impl KeptPeer {
 impl Drop for KeptPeer {
     fn drop(&mut self) {
         self.leave();
-    }
-}
-
-/// A wait for a kept peer's next session. `None` says that the keeping has ended. Dropping the
-/// future changes nothing.
-pub(crate) struct KeptPeerAsync(KeptPeer);
-
-impl Future for KeptPeerAsync {
-    type Output = Option<Peer>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Peer>> {
-        self.get_mut().0.poll_next(context.waker())
     }
 }

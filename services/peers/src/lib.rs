@@ -14,7 +14,6 @@ mod board;
 mod endpoint_wait;
 mod endpoints;
 mod event;
-mod futures;
 mod inbox;
 mod keeper;
 mod kept_peer;

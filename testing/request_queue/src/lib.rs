@@ -11,7 +11,7 @@ use std::sync::{
 };
 
 use ibex_core::{
-    Node, OpenError, Peer, Raw, RecvError, SendError, WaitError,
+    OpenError, Peer, Raw, RecvError, SendError, WaitError,
     extend::{
         self, Abort, ChannelError, MessageVersions, RawMessage, ReceiveHandle, SendHandle,
         message_version, parking::Patience,
@@ -91,12 +91,9 @@ impl Submitter {
 /// The end of a queue where requests are worked on.
 pub struct Worker {
     handle: ReceiveHandle,
-    running: Arc<Running>,
+    /// The requests that were taken and are not done.
+    running: Arc<AtomicU64>,
 }
-
-/// The requests of all of a node's workers that were taken and are not done.
-#[derive(Default)]
-struct Running(AtomicU64);
 
 impl Worker {
     /// Takes the requests of the queue of this name at a peer.
@@ -104,11 +101,11 @@ impl Worker {
     /// # Errors
     ///
     /// [`OpenError`]: the channel cannot be opened.
-    pub fn open(node: &Node, peer: &Peer, name: &str) -> Result<Self, OpenError> {
+    pub fn open(peer: &Peer, name: &str) -> Result<Self, OpenError> {
         let offer = message_version::<[u8], Raw>().map(MessageVersions::of_one);
         Ok(Self {
             handle: extend::open_receiver(&peer.channel(name).codec::<Raw>(), offer)?,
-            running: extend::slot(node),
+            running: Arc::default(),
         })
     }
 
@@ -120,7 +117,7 @@ impl Worker {
     pub fn take(&mut self) -> Result<Option<Request>, RecvError> {
         match self.handle.receive(Patience::FOREVER) {
             Ok(message) => {
-                self.running.0.fetch_add(1, Ordering::Relaxed);
+                self.running.fetch_add(1, Ordering::Relaxed);
                 let running = self.running.clone();
                 Ok(Some(Request { message, running }))
             }
@@ -128,18 +125,18 @@ impl Worker {
             Err(error) => Err(error.into()),
         }
     }
-}
 
-/// Returns how many requests the workers of a node have taken and not done.
-#[must_use]
-pub fn running(node: &Node) -> u64 {
-    extend::slot::<Running>(node).0.load(Ordering::Relaxed)
+    /// Returns how many requests the worker has taken and not done.
+    #[must_use]
+    pub fn running(&self) -> u64 {
+        self.running.load(Ordering::Relaxed)
+    }
 }
 
 /// A request that a worker has taken. One that is dropped is never done.
 pub struct Request {
     message: RawMessage,
-    running: Arc<Running>,
+    running: Arc<AtomicU64>,
 }
 
 impl Request {
@@ -151,7 +148,7 @@ impl Request {
 
     /// Says that the request is done, which makes room in the queue.
     pub fn done(self) {
-        self.running.0.fetch_sub(1, Ordering::Relaxed);
+        self.running.fetch_sub(1, Ordering::Relaxed);
         self.message.acknowledge();
     }
 }

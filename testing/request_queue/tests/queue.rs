@@ -3,7 +3,7 @@
 use std::error::Error;
 
 use ibex_core::{Fabric, Node, Policy};
-use ibex_request_queue::{Submitter, Worker, running};
+use ibex_request_queue::{Submitter, Worker};
 
 #[test]
 fn a_queue_is_bounded_and_keeps_its_order() -> Result<(), Box<dyn Error>> {
@@ -16,20 +16,20 @@ fn a_queue_is_bounded_and_keeps_its_order() -> Result<(), Box<dyn Error>> {
         assert_eq!(to_far.fabric(), fabric);
 
         let mut submitter = Submitter::open(&to_far, "jobs", 2)?;
-        let mut worker = Worker::open(&far, &to_near, "jobs")?;
+        let mut worker = Worker::open(&to_near, "jobs")?;
         assert_eq!(submitter.submit(b"one")?, 1);
         assert_eq!(submitter.try_submit(b"two")?, Some(2));
         assert_eq!(submitter.try_submit(b"three")?, None, "it is full");
 
         let one = worker.take()?.ok_or("no request")?;
-        assert_eq!((one.bytes(), running(&far)), (&b"one"[..], 1));
+        assert_eq!((one.bytes(), worker.running()), (&b"one"[..], 1));
         let two = worker.take()?.ok_or("no request")?;
         assert_eq!(submitter.try_submit(b"three")?, None, "neither is done");
         one.done();
         submitter.wait_done(1)?;
         assert_eq!(submitter.submit(b"three")?, 3);
         two.done();
-        assert_eq!(running(&far), 0);
+        assert_eq!(worker.running(), 0);
 
         submitter.close();
         let three = worker.take()?.ok_or("no request")?;

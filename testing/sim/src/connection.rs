@@ -18,9 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex_bootstrap::{
-    FabricKind, HandshakeError, ResumeRefusal, ResumeTicket, handshake::Handshake,
-};
+use ibex_bootstrap::{Fabric, HandshakeError, ResumeRefusal, ResumeTicket, handshake::Handshake};
 use ibex_harness::draw::Draw;
 
 use super::{
@@ -222,7 +220,7 @@ impl Connection {
         self.parties[side as usize].goes_on(met);
         let held = self.lag_steps();
         let lines = self.lines.get_mut(&number).expect("it was met there");
-        if side == Side::Left && self.lags && met.fabric == FabricKind::Verbs && !self.is_healed {
+        if side == Side::Left && self.lags && met.fabric == Fabric::Verbs && !self.is_healed {
             // The other side receives the last message of the handshake late.
             lines.pipes[side as usize].hold(now + held);
         }
@@ -335,10 +333,10 @@ impl Connection {
     }
 
     /// Chooses the fabric over which a session is to resume.
-    fn choose_fabric(&mut self) -> FabricKind {
+    fn choose_fabric(&mut self) -> Fabric {
         let wants_stream = std::mem::take(&mut self.wants_stream);
         match self.options.fails_over {
-            Some(_) if wants_stream || self.random.chance(500) && !self.lags => FabricKind::Tcp,
+            Some(_) if wants_stream || self.random.chance(500) && !self.lags => Fabric::Tcp,
             _ => party::first_choice(&self.options),
         }
     }

@@ -3,7 +3,7 @@
 
 use ibex_base::tls::AuthenticatedAs;
 use ibex_bootstrap::{
-    FabricKind, Incarnation, NodeIdentity, ResumeTicket, Secret,
+    Fabric, Incarnation, NodeIdentity, ResumeTicket, Secret,
     handshake::{Agreement, ResumedSession},
 };
 
@@ -15,7 +15,7 @@ pub(super) struct Met {
     pub(super) secret: Option<Secret>,
     /// The epoch; 0 for a new session.
     pub(super) epoch: u64,
-    pub(super) fabric: FabricKind,
+    pub(super) fabric: Fabric,
     /// The node that began the session with this one, and its incarnation.
     peer: Option<(NodeIdentity, Incarnation)>,
     /// The peer's proven identity, if nodes are authenticated.

@@ -6,7 +6,7 @@ use std::{net::IpAddr, sync::Arc, time::Instant};
 
 use ibex_base::tls::AuthenticatedAs;
 use ibex_bootstrap::{
-    FabricKind, HostHint, Local, NodeIdentity, PairRequest, Policy, Resumable, ResumableSessions,
+    Fabric, HostHint, Local, NodeIdentity, PairRequest, Policy, Resumable, ResumableSessions,
     ResumeTicket, Secret, VerbsDevice, VerbsDevices, VerbsPair,
     handshake::{AcceptorEntropy, Handshake},
 };
@@ -20,7 +20,7 @@ use super::{Side, met::Met, options::SimOptions, security::Cluster};
 pub(super) struct Party {
     local: Local,
     /// The fabrics over which its sessions may resume.
-    fabrics: Vec<FabricKind>,
+    fabrics: Vec<Fabric>,
     /// Set if a session that moved to TCP may return to a queue pair.
     fails_back: bool,
 }
@@ -41,15 +41,15 @@ impl Party {
         let first = first_choice(options);
         let mut fabrics = vec![first];
         match first {
-            FabricKind::Tcp => {}
-            FabricKind::Shm => local.shm = Policy::Require,
-            FabricKind::Verbs => {
+            Fabric::Tcp => {}
+            Fabric::Shm => local.shm = Policy::Require,
+            Fabric::Verbs => {
                 local.verbs_devices = Some(Arc::new(Devices));
                 (local.verbs, local.tcp) = match options.fails_over {
                     Some(_) => (Policy::Auto, Policy::Auto),
                     None => (Policy::Require, Policy::Forbid),
                 };
-                fabrics.extend(options.fails_over.map(|_| FabricKind::Tcp));
+                fabrics.extend(options.fails_over.map(|_| Fabric::Tcp));
             }
         }
         Self {
@@ -108,8 +108,8 @@ impl Party {
     pub(super) fn goes_on(&mut self, met: &Met) {
         if let Some(session) = self.local.resumable.lock().get_mut(&met.session) {
             session.epoch = session.epoch.max(met.epoch);
-            if met.fabric == FabricKind::Tcp && !self.fails_back {
-                session.fabrics = vec![FabricKind::Tcp];
+            if met.fabric == Fabric::Tcp && !self.fails_back {
+                session.fabrics = vec![Fabric::Tcp];
             }
         }
     }
@@ -149,11 +149,11 @@ impl Party {
 
 /// Returns the preferred fabric of a session: verbs for a carriage of buffers, and shared memory if
 /// records travel through memory that is not simulated.
-pub(super) fn first_choice(options: &SimOptions) -> FabricKind {
+pub(super) fn first_choice(options: &SimOptions) -> Fabric {
     match (options.carriage, options.data_in_band) {
-        (Carriage::Buffers { .. }, _) => FabricKind::Verbs,
-        (Carriage::Stream, false) => FabricKind::Shm,
-        (Carriage::Stream, true) => FabricKind::Tcp,
+        (Carriage::Buffers { .. }, _) => Fabric::Verbs,
+        (Carriage::Stream, false) => Fabric::Shm,
+        (Carriage::Stream, true) => Fabric::Tcp,
     }
 }
 

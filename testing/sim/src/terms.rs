@@ -1,7 +1,7 @@
 //! The terms of the wires of an epoch.
 #![forbid(unsafe_code)]
 
-use ibex_bootstrap::FabricKind;
+use ibex_bootstrap::Fabric;
 use ibex_harness::draw::Draw;
 use ibex_protocol::{framing::Carriage, session::WireTerms};
 
@@ -22,9 +22,9 @@ pub(super) struct Terms {
 
 impl Terms {
     /// Returns the terms of a session's first wires over `fabric`.
-    pub(super) fn first(options: &SimOptions, fabric: FabricKind) -> Self {
+    pub(super) fn first(options: &SimOptions, fabric: Fabric) -> Self {
         let (carriage, credit) = match (fabric, options.fails_over) {
-            (FabricKind::Tcp, Some(credit)) => (Carriage::Stream, credit),
+            (Fabric::Tcp, Some(credit)) => (Carriage::Stream, credit),
             _ => (options.carriage, options.credit),
         };
         Self {
@@ -39,7 +39,7 @@ impl Terms {
     }
 
     /// Draws the terms of wires over which a session resumes.
-    pub(super) fn next(options: &SimOptions, fabric: FabricKind, random: &mut Draw) -> Self {
+    pub(super) fn next(options: &SimOptions, fabric: Fabric, random: &mut Draw) -> Self {
         let first = Self::first(options, fabric);
         let mut lend = || match random.below(3) {
             0 => random.below(first.credit + 1),

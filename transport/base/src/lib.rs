@@ -12,6 +12,7 @@
 //! - [`tls`]: who a peer is, how TLS fails, and what a connection needs of TLS.
 //! - [`turn`]: whether the calling thread runs a turn of an engine, for assertions.
 //! - [`Escaped`]: text that a peer chose, for logs and errors.
+//! - [`Fabric`]: what carries a session.
 //! - [`Counted`] and [`Rounded`]: counts and times, as logs and errors tell them.
 //! - [`call_foreign`]: calls of a program's code on threads of ibex.
 //! - [`debug_as_display`](crate::debug_as_display!): errors whose `Debug` is their `Display`.
@@ -20,6 +21,7 @@ mod address;
 mod back_off;
 mod debug_as_display;
 mod escaped;
+mod fabric;
 mod foreign;
 pub mod fork;
 pub mod log_limit;
@@ -35,6 +37,7 @@ mod workers;
 pub use address::Address;
 pub use back_off::BackOff;
 pub use escaped::Escaped;
+pub use fabric::Fabric;
 pub use foreign::call_foreign;
 pub use quantity::{Counted, Rounded};
 pub use tmpfs::is_on_tmpfs;

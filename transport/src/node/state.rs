@@ -44,11 +44,10 @@ pub struct NodeState {
     /// Set before the waiters in `accept_waiters` are woken, so that they find it.
     pub(crate) accepts_no_more: AtomicBool,
 
-    pub(crate) publisher_names: TakenNames,
+    pub(super) names: TakenNames,
 
     // Calls.
     pub(crate) draining: Draining,
-    pub(crate) service_names: TakenNames,
     /// Tells the trace context of the calling thread or task, if the program has a tracer.
     trace_context: OnceLock<fn() -> Option<TraceContext>>,
 
@@ -99,8 +98,7 @@ impl NodeState {
             accept_waiters: WaitSlot::new(),
             accepts_no_more: AtomicBool::new(false),
             draining: Draining::default(),
-            service_names: TakenNames::default(),
-            publisher_names: TakenNames::default(),
+            names: TakenNames::default(),
             trace_context: OnceLock::new(),
             events: EventQueue::default(),
             warnings,

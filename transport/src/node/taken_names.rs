@@ -1,5 +1,5 @@
-//! Names that belong to one holder of a node. A name belongs to one holder for all peers, or to
-//! several holders for one peer each.
+//! Names that belong to one holder in a node, such as a publisher or a service. A name belongs to one
+//! holder for all peers, or to several holders for one peer each.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -12,9 +12,12 @@ use ibex_base::{fork, sync::lock};
 
 use super::NodeState;
 
-/// The names that holders of one kind have taken.
+/// The names that holders have taken; each kind of holders has names of its own.
 #[derive(Debug, Default)]
-pub(crate) struct TakenNames(Arc<Mutex<BTreeMap<String, Holders>>>);
+pub(crate) struct TakenNames(Arc<HoldersByName>);
+
+/// The holders of names, by their kind and the name.
+type HoldersByName = Mutex<BTreeMap<(&'static str, String), Holders>>;
 
 /// The holders that have a name.
 #[derive(Debug)]
@@ -25,65 +28,65 @@ enum Holders {
     Peers(usize),
 }
 
-/// The name of a service or a publisher, which keeps the name until this is dropped.
+/// A name that its holder keeps until this is dropped.
 pub struct TakenName {
-    name: String,
-    names: Arc<Mutex<BTreeMap<String, Holders>>>,
+    /// The kind of its holder, and the name.
+    key: (&'static str, String),
+    names: Arc<HoldersByName>,
 }
 
 impl NodeState {
-    /// Takes a name for a service for all peers. Returns `None` if another service has the name.
-    #[must_use]
-    pub fn take_service_name(&self, name: &str) -> Option<TakenName> {
-        self.service_names.take_for_all_peers(name)
-    }
-
-    /// Takes a name for a service for one peer. Returns `None` if a service for all peers has the
+    /// Takes a name for a holder for all peers. Returns `None` if another one of this kind has the
     /// name.
     #[must_use]
-    pub fn share_service_name(&self, name: &str) -> Option<TakenName> {
-        self.service_names.take(name, |holder| match holder {
+    pub fn take_name(&self, kind: &'static str, name: &str) -> Option<TakenName> {
+        self.names.take(kind, name, |holder| match holder {
+            None => Some(Holders::AllPeers),
+            Some(_) => None,
+        })
+    }
+
+    /// Takes a name for a holder for one peer. Returns `None` if one of this kind for all peers has
+    /// the name.
+    #[must_use]
+    pub fn share_name(&self, kind: &'static str, name: &str) -> Option<TakenName> {
+        self.names.take(kind, name, |holder| match holder {
             None => Some(Holders::Peers(1)),
             Some(Holders::Peers(count)) => Some(Holders::Peers(count + 1)),
             Some(Holders::AllPeers) => None,
         })
     }
 
-    /// Takes a name for a publisher. Returns `None` if another publisher has the name.
+    /// Returns whether a holder of this kind has the name.
     #[must_use]
-    pub fn take_publisher_name(&self, name: &str) -> Option<TakenName> {
-        self.publisher_names.take_for_all_peers(name)
+    pub fn is_name_taken(&self, kind: &'static str, name: &str) -> bool {
+        lock(&self.names.0).contains_key(&(kind, name.to_owned()))
     }
+}
 
-    /// Returns whether a publisher has the name.
+impl TakenName {
+    /// Returns the name.
     #[must_use]
-    pub fn has_publisher(&self, name: &str) -> bool {
-        lock(&self.publisher_names.0).contains_key(name)
+    pub fn name(&self) -> &str {
+        &self.key.1
     }
 }
 
 impl TakenNames {
-    fn take_for_all_peers(&self, name: &str) -> Option<TakenName> {
-        self.take(name, |holder| match holder {
-            None => Some(Holders::AllPeers),
-            Some(_) => None,
-        })
-    }
-
     fn take(
         &self,
+        kind: &'static str,
         name: &str,
         take: impl FnOnce(Option<&Holders>) -> Option<Holders>,
     ) -> Option<TakenName> {
-        let names = self.0.clone();
-        let name = name.to_owned();
+        let (key, names) = ((kind, name.to_owned()), self.0.clone());
         // In a forked child the lock may be held for ever. A child has no use for a name anyway.
         if !fork::is_child() {
             let mut held = lock(&names);
-            let holders = take(held.get(&name))?;
-            held.insert(name.clone(), holders);
+            let holders = take(held.get(&key))?;
+            held.insert(key.clone(), holders);
         }
-        Some(TakenName { name, names })
+        Some(TakenName { key, names })
     }
 }
 
@@ -93,15 +96,15 @@ impl Drop for TakenName {
             return;
         }
         let mut names = lock(&self.names);
-        match names.get_mut(&self.name) {
+        match names.get_mut(&self.key) {
             Some(Holders::Peers(count)) if *count > 1 => *count -= 1,
-            _ => drop(names.remove(&self.name)),
+            _ => drop(names.remove(&self.key)),
         }
     }
 }
 
 impl fmt::Debug for TakenName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("TakenName").field(&self.name).finish()
+        f.debug_tuple("TakenName").field(&self.key).finish()
     }
 }

@@ -28,6 +28,7 @@ mod runtime;
 mod task;
 mod unpolled;
 pub(crate) mod waiting;
+mod wake_ups;
 mod yielding;
 
 pub use brief_polls::BriefPolls;
@@ -36,6 +37,7 @@ pub use gathering::Gathering;
 pub use runtime::{EngineCounts, Runtime};
 pub use task::{Step, Steps};
 pub(crate) use waiting::wait_for_any;
+pub use wake_ups::WakeUps;
 
 pub(crate) use crate::node::{Driving, NodeState};
 pub use crate::{

@@ -70,7 +70,7 @@ fn only_a_queue_pair_can_become_unavailable_after_ready() {
         ))
     };
     let mut meeting = at_endpoints();
-    meeting.dialer.handle_bytes(&unavailable(FabricKind::Tcp));
+    meeting.dialer.handle_bytes(&unavailable(Fabric::Tcp));
     meeting.drive_dialer();
     let (step, kind) = (HandshakeStep::Ready, MessageKind::Unavailable);
     let error = meeting.dialer_end.expect("ended").unwrap_err();
@@ -106,7 +106,7 @@ proptest! {
         meeting.drive_acceptor();
         match meeting.acceptor_end.take().expect("ended") {
             Ok(agreement) => {
-                prop_assert_eq!(agreement.fabric, FabricKind::Verbs);
+                prop_assert_eq!(agreement.fabric, Fabric::Verbs);
                 let theirs = connected_to(&mut meeting, ACCEPTOR).expect("connected");
                 prop_assert!(VerbsEndpoint::CREDIT.contains(&theirs.credit));
                 prop_assert_eq!(theirs.address.gid_type, GidKind::RoceV2);

@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use ibex_protocol::format::{channel_window::ChannelWindow, message_version::MessageVersion};
-use ibex_transport::channel::ChannelError;
 
 use super::*;
-use crate::{Counts, error::ChannelFault};
+use crate::Counts;
 
 /// The label of an end that is no sender or receiver of messages.
 static OTHER: EndLabel = EndLabel {
@@ -62,7 +61,7 @@ fn notified(label: Option<&'static EndLabel>, end: Role, reason: FailureReason) 
         suspended: None,
         reason,
     };
-    ChannelFault::from(ChannelError::from(Box::new(failure))).to_string()
+    Wording(&ChannelError::from(Box::new(failure))).to_string()
 }
 
 /// Checks that the text names the object and the remedy, and does not mention channels.

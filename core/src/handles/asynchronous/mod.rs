@@ -116,7 +116,7 @@ mod receiving;
 mod sending;
 mod sink;
 
-pub(crate) use self::receiving::{OpenedAsync, ReceivingEnd, RecvAsync, item_of};
+pub(crate) use self::receiving::{ReceivingEnd, item_of, opened_async, recv_async};
 pub use self::{receiving::Messages, sink::SendSink};
 
 #[allow(unused_imports, reason = "the documentation names them")]

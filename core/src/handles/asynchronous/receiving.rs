@@ -9,6 +9,7 @@ use std::{
 
 use futures_core::{FusedStream, Stream};
 use ibex_codec::Codec;
+use ibex_ring::parking;
 use ibex_transport::channel::ReceiveHandle;
 
 use crate::{Message, Receiver, RecvError, RecvErrorKind, handles::receiver};
@@ -31,49 +32,22 @@ pub trait ReceivingEnd {
     fn leave(&mut self);
 }
 
-/// A wait for the next message; see [`Receiver::recv_async`] and [`FanIn::next_async`].
+/// Waits for the next message in a task; see [`Receiver::recv_async`] and [`FanIn::next_async`].
 ///
 /// Dropping the future loses nothing: a message that had come is there for the next call.
-pub(crate) struct RecvAsync<'a, R: ReceivingEnd> {
-    end: &'a mut R,
+pub(crate) fn recv_async<R: ReceivingEnd>(end: &mut R) -> impl Future<Output = R::Received> {
+    parking::future(end, ReceivingEnd::poll_received, ReceivingEnd::leave)
 }
 
-impl<'a, R: ReceivingEnd> RecvAsync<'a, R> {
-    pub(crate) fn new(end: &'a mut R) -> Self {
-        Self { end }
-    }
-}
-
-impl<R: ReceivingEnd> Future for RecvAsync<'_, R> {
-    type Output = R::Received;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.get_mut().end.poll_received(context)
-    }
-}
-
-impl<R: ReceivingEnd> Drop for RecvAsync<'_, R> {
-    fn drop(&mut self) {
-        self.end.leave();
-    }
-}
-
-/// A wait for the peer to open its end; see [`Receiver::opened_async`].
-pub(crate) struct OpenedAsync<'a>(pub(crate) &'a mut ReceiveHandle);
-
-impl Future for OpenedAsync<'_> {
-    type Output = Result<(), RecvError>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let opened = self.get_mut().0.poll_opened(context.waker());
-        opened.map_err(RecvError::from)
-    }
-}
-
-impl Drop for OpenedAsync<'_> {
-    fn drop(&mut self) {
-        self.0.leave();
-    }
+/// Waits for the peer to open its end, in a task; see [`Receiver::opened_async`].
+pub(crate) fn opened_async(
+    handle: &mut ReceiveHandle,
+) -> impl Future<Output = Result<(), RecvError>> {
+    parking::future(
+        handle,
+        |handle, context| handle.poll_opened(context.waker()).map_err(RecvError::from),
+        |handle| handle.leave(),
+    )
 }
 
 /// The messages of an end, as a stream. [`stream`](Receiver::stream) borrows the end, and
@@ -152,7 +126,7 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
     /// The errors of [`recv`](Self::recv), except that the future waits for the peer to open its
     /// end without a time limit.
     pub fn recv_async(&mut self) -> impl Future<Output = Result<Message<T, C>, RecvError>> {
-        RecvAsync::new(self)
+        recv_async(self)
     }
 
     /// Returns the next message, or `None` when the channel has ended in order, for a task. Dropping
@@ -194,7 +168,7 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
     /// [`RecvError`]: the peer's end has another type, or the session has ended. The future waits
     /// without a time limit until the peer opens its end, whatever `open_timeout` is.
     pub fn opened_async(&mut self) -> impl Future<Output = Result<(), RecvError>> {
-        OpenedAsync(&mut self.handle)
+        opened_async(&mut self.handle)
     }
 
     /// Polls for the next message. While it is pending, the waker of the last poll is kept, [and no

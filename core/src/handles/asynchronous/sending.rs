@@ -3,20 +3,15 @@
 use std::{
     borrow::Borrow,
     future::Future,
-    marker::PhantomData,
-    pin::Pin,
     task::{Context, Poll},
 };
 
 use ibex_codec::{Codec, Raw};
-use ibex_ring::parking::Ticket;
-use ibex_transport::{
-    channel::{RawReservation, SendHandle},
-    node::Stopwatch,
-};
+use ibex_ring::parking;
+use ibex_transport::channel::{RawReservation, SendHandle};
 
 use super::sink::SendSink;
-use crate::{Loan, Permit, SendError, Sender, WaitError, handles::message::DefaultCodec};
+use crate::{Loan, Permit, SendError, Sender, WaitError};
 
 impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     /// Sends a message in a task. Pending while the channel's window is full, or while the peer has
@@ -32,10 +27,11 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
         &'a mut self,
         value: &'a T,
     ) -> impl Future<Output = Result<u64, SendError>> {
-        SendAsync {
-            sender: self,
-            value,
-        }
+        parking::future(
+            self,
+            move |sender, context| sender.poll_send(context, value),
+            |sender| _ = sender.handle.leave_room(),
+        )
     }
 
     /// Polls to send a message. Pending means that nothing was sent: the value stays the caller's,
@@ -77,7 +73,7 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     ///
     /// The errors of [`send_async`](Self::send_async).
     pub fn reserve_async(&mut self) -> impl Future<Output = Result<Permit<'_, T, C>, SendError>> {
-        ReserveAsync::new(&mut self.handle, None)
+        reserve_async(&mut self.handle, None, Permit::new)
     }
 
     /// Polls for a permit, as [`reserve_async`](Self::reserve_async) does.
@@ -106,7 +102,11 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     /// [`SendError`]: the peer's end has another type, or the session has ended. The future waits
     /// without a time limit until the peer opens its end, whatever `open_timeout` is.
     pub fn opened_async(&mut self) -> impl Future<Output = Result<(), SendError>> {
-        SenderOpenedAsync(&mut self.handle)
+        parking::future(
+            &mut self.handle,
+            |handle, context| handle.poll_opened(context.waker()).map_err(SendError::from),
+            |handle| _ = handle.leave_room(),
+        )
     }
 
     /// Waits in a task until the channel is [over](Self::is_closed): the receiver was closed or
@@ -128,10 +128,12 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     /// }
     /// ```
     pub fn closed_async(&self) -> impl Future<Output = ()> {
-        ClosedAsync {
-            handle: &self.handle,
-            held: None,
-        }
+        // Each wait keeps a ticket of its own, so that several may wait by one handle.
+        parking::future(
+            None,
+            |held, context| self.handle.poll_over(held, context.waker()),
+            |held| self.handle.leave_over(held),
+        )
     }
 
     /// Delivers in a task everything that was sent to the peer's engine, and ends this handle, as
@@ -156,12 +158,15 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     ///
     /// The errors of [`flush`](Self::flush).
     pub fn flush_async(&mut self) -> impl Future<Output = Result<(), WaitError>> {
-        WaitAckedAsync {
-            sequence: self.handle.last_sequence(),
-            sender: self,
-            is_flush: true,
-            stopwatch: None,
-        }
+        let last = self.handle.last_sequence();
+        parking::future(
+            &mut self.handle,
+            move |handle, context| {
+                let flushed = handle.poll_received(context.waker(), last);
+                flushed.map_err(WaitError::from)
+            },
+            |handle| handle.leave_received(),
+        )
     }
 
     /// Polls the condition of [`flush_async`](Self::flush_async): the peer's engine holds
@@ -188,12 +193,18 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
         &mut self,
         sequence: u64,
     ) -> impl Future<Output = Result<(), WaitError>> {
-        WaitAckedAsync {
-            stopwatch: self.handle.time_ack(),
-            sender: self,
-            sequence,
-            is_flush: false,
-        }
+        let stopwatch = self.handle.time_ack();
+        parking::future(
+            self,
+            move |sender, context| {
+                let acknowledged = sender.poll_acked(context, sequence);
+                if let (Poll::Ready(Ok(())), Some(stopwatch)) = (&acknowledged, &stopwatch) {
+                    stopwatch.record();
+                }
+                acknowledged
+            },
+            |sender| sender.handle.leave_acked(),
+        )
     }
 
     /// Polls the condition of [`wait_acked_async`](Self::wait_acked_async). The sequence may be
@@ -270,7 +281,7 @@ impl Sender<[u8], Raw> {
         &mut self,
         length: usize,
     ) -> impl Future<Output = Result<Loan<'_>, SendError>> {
-        ReserveAsync::new(&mut self.handle, Some(length))
+        reserve_async(&mut self.handle, Some(length), Loan::new)
     }
 
     /// Polls for a loan, as [`loan_async`](Self::loan_async) does. Pending means that
@@ -289,166 +300,32 @@ impl Sender<[u8], Raw> {
     }
 }
 
-// ---- Futures -------------------------------------------------------------------------
-
-/// A message that is being sent; see [`Sender::send_async`].
-///
-/// If the future is dropped before it is ready, nothing is sent.
-pub(crate) struct SendAsync<'a, T: ?Sized, C: Codec<T> = DefaultCodec> {
-    sender: &'a mut Sender<T, C>,
-    value: &'a T,
-}
-
-impl<T: ?Sized, C: Codec<T>> Future for SendAsync<'_, T, C> {
-    type Output = Result<u64, SendError>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.get_mut();
-        this.sender.poll_send(context, this.value)
-    }
-}
-
-impl<T: ?Sized, C: Codec<T>> Drop for SendAsync<'_, T, C> {
-    fn drop(&mut self) {
-        self.sender.handle.leave_room();
-    }
-}
-
-/// A wait for the peer to open its end; see [`Sender::opened_async`].
-struct SenderOpenedAsync<'a>(&'a mut SendHandle);
-
-impl Future for SenderOpenedAsync<'_> {
-    type Output = Result<(), SendError>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let opened = self.get_mut().0.poll_opened(context.waker());
-        opened.map_err(SendError::from)
-    }
-}
-
-impl Drop for SenderOpenedAsync<'_> {
-    fn drop(&mut self) {
-        self.0.leave_room();
-    }
-}
-
-/// A wait for the end of the channel; see [`Sender::closed_async`].
-struct ClosedAsync<'a> {
-    handle: &'a SendHandle,
-    /// Each wait keeps a ticket of its own, so that several may wait by one handle.
-    held: Option<Ticket>,
-}
-
-impl Future for ClosedAsync<'_> {
-    type Output = ();
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let Self { handle, held } = self.get_mut();
-        handle.poll_over(held, context.waker())
-    }
-}
-
-impl Drop for ClosedAsync<'_> {
-    fn drop(&mut self) {
-        self.handle.leave_over(&mut self.held);
-    }
-}
-
-/// A wait for room; see [`Sender::reserve_async`] and [`Sender::loan_async`].
+/// Waits for room in a task, and makes a permit or a loan of it.
 ///
 /// Dropping the future reserves nothing. The future panics if it is polled again after it was
 /// ready.
-pub(crate) struct ReserveAsync<'a, R> {
-    /// The handle, until the reservation takes it.
-    handle: Option<&'a mut SendHandle>,
+fn reserve_async<'a, R>(
+    handle: &'a mut SendHandle,
     length: Option<usize>,
-    _reserved: PhantomData<fn() -> R>,
-}
-
-/// Output of [`ReserveAsync`]: a [`Permit`] or a [`Loan`].
-pub(crate) trait ReserveOutput<'a> {
-    fn of(raw: RawReservation<'a>) -> Self;
-}
-
-impl<'a, T: ?Sized, C: Codec<T>> ReserveOutput<'a> for Permit<'a, T, C> {
-    fn of(raw: RawReservation<'a>) -> Self {
-        Self::new(raw)
-    }
-}
-
-impl<'a> ReserveOutput<'a> for Loan<'a> {
-    fn of(raw: RawReservation<'a>) -> Self {
-        Self::new(raw)
-    }
-}
-
-impl<'a, R: ReserveOutput<'a>> ReserveAsync<'a, R> {
-    fn new(handle: &'a mut SendHandle, length: Option<usize>) -> Self {
-        Self {
-            handle: Some(handle),
-            length,
-            _reserved: PhantomData,
-        }
-    }
-}
-
-impl<'a, R: ReserveOutput<'a>> Future for ReserveAsync<'a, R> {
-    type Output = Result<R, SendError>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.get_mut();
-        let handle = this.handle.take().expect("it was ready before");
-        match handle.poll_reserve(context.waker(), this.length) {
-            Ok(reserved) => Poll::Ready(reserved.map(R::of).map_err(SendError::from)),
-            Err(handle) => {
-                this.handle = Some(handle);
-                Poll::Pending
+    of: fn(RawReservation<'a>) -> R,
+) -> impl Future<Output = Result<R, SendError>> {
+    parking::future(
+        // Until the reservation takes it.
+        Some(handle),
+        move |place, context| {
+            let handle = place.take().expect("it was ready before");
+            match handle.poll_reserve(context.waker(), length) {
+                Ok(reserved) => Poll::Ready(reserved.map(of).map_err(SendError::from)),
+                Err(handle) => {
+                    *place = Some(handle);
+                    Poll::Pending
+                }
             }
-        }
-    }
-}
-
-impl<R> Drop for ReserveAsync<'_, R> {
-    fn drop(&mut self) {
-        if let Some(handle) = &mut self.handle {
-            handle.leave_room();
-        }
-    }
-}
-
-/// A wait for counters; see [`Sender::flush_async`] and [`Sender::wait_acked_async`].
-///
-/// Dropping the future changes nothing.
-pub(crate) struct WaitAckedAsync<'a, T: ?Sized, C: Codec<T> = DefaultCodec> {
-    sender: &'a mut Sender<T, C>,
-    sequence: u64,
-    is_flush: bool,
-    /// Of a wait for acknowledgement, if the node keeps histograms.
-    stopwatch: Option<Stopwatch>,
-}
-
-impl<T: ?Sized, C: Codec<T>> Future for WaitAckedAsync<'_, T, C> {
-    type Output = Result<(), WaitError>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.get_mut();
-        let handle = &mut this.sender.handle;
-        let answer = match this.is_flush {
-            true => handle.poll_received(context.waker(), this.sequence),
-            false => handle.poll_acked(context.waker(), this.sequence),
-        };
-        if let (Poll::Ready(Ok(())), Some(stopwatch)) = (&answer, &this.stopwatch) {
-            stopwatch.record();
-        }
-        answer.map_err(WaitError::from)
-    }
-}
-
-impl<T: ?Sized, C: Codec<T>> Drop for WaitAckedAsync<'_, T, C> {
-    fn drop(&mut self) {
-        match self.is_flush {
-            true => self.sender.handle.leave_received(),
-            false => self.sender.handle.leave_acked(),
-        }
-    }
+        },
+        |place| {
+            if let Some(handle) = place {
+                handle.leave_room();
+            }
+        },
+    )
 }

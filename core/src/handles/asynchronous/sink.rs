@@ -9,7 +9,6 @@ use std::{
 
 use futures_sink::Sink;
 use ibex_codec::Codec;
-use ibex_transport::channel::SendHandle;
 
 use crate::{SendError, Sender};
 
@@ -17,51 +16,27 @@ use crate::{SendError, Sender};
 pub trait SendingEnd {
     /// The message type.
     type Value: ?Sized;
+    /// The codec.
+    type Codec: Codec<Self::Value>;
 
-    fn poll_send(
-        &mut self,
-        context: &mut Context<'_>,
-        value: &Self::Value,
-    ) -> Poll<Result<u64, SendError>>;
-
-    fn try_send(&mut self, value: &Self::Value) -> Result<u64, SendError>;
-
-    fn handle(&mut self) -> &mut SendHandle;
+    fn sender(&mut self) -> &mut Sender<Self::Value, Self::Codec>;
 }
 
 impl<T: ?Sized, C: Codec<T>> SendingEnd for Sender<T, C> {
     type Value = T;
+    type Codec = C;
 
-    fn poll_send(&mut self, context: &mut Context<'_>, value: &T) -> Poll<Result<u64, SendError>> {
-        Sender::poll_send(self, context, value)
-    }
-
-    fn try_send(&mut self, value: &T) -> Result<u64, SendError> {
-        Sender::try_send(self, value)
-    }
-
-    fn handle(&mut self) -> &mut SendHandle {
-        &mut self.handle
+    fn sender(&mut self) -> &mut Self {
+        self
     }
 }
 
 impl<S: SendingEnd> SendingEnd for &mut S {
     type Value = S::Value;
+    type Codec = S::Codec;
 
-    fn poll_send(
-        &mut self,
-        context: &mut Context<'_>,
-        value: &S::Value,
-    ) -> Poll<Result<u64, SendError>> {
-        (**self).poll_send(context, value)
-    }
-
-    fn try_send(&mut self, value: &S::Value) -> Result<u64, SendError> {
-        (**self).try_send(value)
-    }
-
-    fn handle(&mut self) -> &mut SendHandle {
-        (**self).handle()
+    fn sender(&mut self) -> &mut Sender<S::Value, S::Codec> {
+        (**self).sender()
     }
 }
 
@@ -85,14 +60,15 @@ impl<S: SendingEnd, V> SendSink<S, V> {
     /// Returns the sender, and the value that found no room, if the sink was not flushed.
     pub fn into_inner(mut self) -> (S, Option<V>) {
         let mut sender = self.sender.take().expect("nobody else takes it");
-        sender.handle().leave_room();
+        sender.sender().handle.leave_room();
         (sender, self.kept.take())
     }
 }
 
 impl<S: SendingEnd, V: Borrow<S::Value>> SendSink<S, V> {
-    fn sender(&mut self) -> &mut S {
-        self.sender.as_mut().expect("only `into_inner` takes it")
+    fn sender(&mut self) -> &mut Sender<S::Value, S::Codec> {
+        let sender = self.sender.as_mut();
+        sender.expect("only `into_inner` takes it").sender()
     }
 
     /// Sends what is kept.
@@ -139,7 +115,7 @@ impl<S: SendingEnd, V: Borrow<S::Value>> Sink<V> for SendSink<S, V> {
     fn poll_close(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), SendError>> {
         let this = self.get_mut();
         ready!(this.poll_empty(context))?;
-        let failure = this.sender().handle().open_failure();
+        let failure = this.sender().handle.open_failure();
         Poll::Ready(failure.map_or(Ok(()), |error| Err(error.into())))
     }
 }
@@ -147,7 +123,7 @@ impl<S: SendingEnd, V: Borrow<S::Value>> Sink<V> for SendSink<S, V> {
 impl<S: SendingEnd, V> Drop for SendSink<S, V> {
     fn drop(&mut self) {
         if let Some(sender) = &mut self.sender {
-            sender.handle().leave_room();
+            sender.sender().handle.leave_room();
         }
     }
 }

@@ -7,7 +7,7 @@ use ibex_codec::Codec;
 use super::{FanIn, FanInEvent};
 use crate::{
     Message,
-    handles::asynchronous::{Messages, ReceivingEnd, RecvAsync},
+    handles::asynchronous::{Messages, ReceivingEnd, recv_async},
 };
 
 impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
@@ -34,7 +34,7 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
     /// }
     /// ```
     pub fn next_async(&mut self) -> impl Future<Output = Option<FanInEvent<Message<T, C>>>> {
-        RecvAsync::new(self)
+        recv_async(self)
     }
 
     /// Polls for the next event, as [`next_async`](Self::next_async) does. While it is pending,

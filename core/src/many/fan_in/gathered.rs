@@ -106,11 +106,7 @@ impl<O: Opener> Gathered<O> {
             return Ok(Some(event));
         }
         self.gathering.poll();
-        match self.find() {
-            Some(event) => Ok(Some(event)),
-            None if self.is_over() => Ok(None),
-            None => Err(NothingCame),
-        }
+        self.find_now().ok_or(NothingCame)
     }
 
     /// See [`FanIn::peers`](super::FanIn::peers).

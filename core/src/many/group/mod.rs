@@ -101,8 +101,7 @@ pub struct Group<T: ?Sized, C = DefaultCodec> {
     template: ChannelTemplate,
     /// Measures waits for a quorum, if the node keeps histograms.
     ack_waits: Option<Arc<Recorder>>,
-    _message: PhantomData<fn(&T)>,
-    _codec: PhantomData<fn() -> C>,
+    _types: PhantomData<fn(&T) -> C>,
 }
 
 impl Node {
@@ -156,8 +155,7 @@ impl<C> ChannelBuilder<C, &Node> {
             ack_waits: node.recorder(Measured::AckWaits, template.name()),
             template,
             group: SendGroup::new(runtime),
-            _message: PhantomData,
-            _codec: PhantomData,
+            _types: PhantomData,
         })
     }
 }

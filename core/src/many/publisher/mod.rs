@@ -24,7 +24,7 @@ use crate::{
     error::OpenFailure,
     handles::message::DefaultCodec,
     many::group::{GroupMember, MemberLost},
-    peer::channel_builder::message_version,
+    peer::channel_builder::{PUBLISHER, message_version},
 };
 
 mod futures;
@@ -99,8 +99,7 @@ pub struct Publisher<T: ?Sized, C = DefaultCodec> {
     topic: Arc<Topic>,
     /// The name, which is given back after the ends of the channels.
     _name: TakenName,
-    _message: PhantomData<fn(&T)>,
-    _codec: PhantomData<fn() -> C>,
+    _types: PhantomData<fn(&T) -> C>,
 }
 
 /// The state that a publisher shares with its waker. Peers come and go while the program does not
@@ -201,7 +200,7 @@ impl<C> ChannelBuilder<C, &Node> {
         template.check_name().map_err(refuse)?;
         let version = message_version::<T, C>().map_err(refuse)?;
         let runtime = self.at.runtime();
-        let name = runtime.state().take_publisher_name(template.name());
+        let name = runtime.state().take_name(PUBLISHER, template.name());
         let name = name.ok_or_else(|| refuse(OpenFailure::AlreadyOpen))?;
         let mut group = SendGroup::new(runtime);
         group.open_to_peers();
@@ -212,8 +211,7 @@ impl<C> ChannelBuilder<C, &Node> {
         Ok(Publisher {
             topic,
             _name: name,
-            _message: PhantomData,
-            _codec: PhantomData,
+            _types: PhantomData,
         })
     }
 }

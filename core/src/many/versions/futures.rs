@@ -2,29 +2,22 @@
 
 use std::{
     future::Future,
-    pin::Pin,
     task::{Context, Poll, ready},
 };
 
 use ibex_codec::Codec;
+use ibex_ring::parking;
 
 use super::{VersionedMessage, VersionedReceiver, VersionedSender, Versions};
 use crate::{
     RecvError, SendError, Sender,
     handles::{
-        asynchronous::{Messages, OpenedAsync, ReceivingEnd, RecvAsync, item_of},
-        message::DefaultCodec,
+        asynchronous::{Messages, ReceivingEnd, item_of, opened_async, recv_async},
         receiver,
     },
 };
 
 // ---- Sending -------------------------------------------------------------------------
-
-/// A wait until the version is settled; see [`VersionedSender::opened_async`].
-pub(crate) struct VersionedOpenedAsync<'a, N: ?Sized, O: ?Sized, C = DefaultCodec> {
-    /// Until it is handed on.
-    sender: Option<&'a mut VersionedSender<N, O, C>>,
-}
 
 impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedSender<N, O, C> {
     /// Returns the sender of the version that was settled, in a task. Pending until the peer has
@@ -69,34 +62,24 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedSender<N, O, C> {
         &mut self,
     ) -> impl Future<Output = Result<Versions<&mut Sender<N, C>, &mut Sender<O, C>>, SendError>>
     {
-        VersionedOpenedAsync { sender: Some(self) }
-    }
-}
-
-impl<'a, N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> Future
-    for VersionedOpenedAsync<'a, N, O, C>
-{
-    type Output = Result<Versions<&'a mut Sender<N, C>, &'a mut Sender<O, C>>, SendError>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.get_mut();
-        let sender = this.sender.take().expect("it was ready before");
-        match sender.handle.poll_opened(context.waker()) {
-            Poll::Ready(Ok(())) => Poll::Ready(Ok(sender.open())),
-            Poll::Ready(Err(error)) => Poll::Ready(Err(error.into())),
-            Poll::Pending => {
-                this.sender = Some(sender);
-                Poll::Pending
-            }
-        }
-    }
-}
-
-impl<N: ?Sized, O: ?Sized, C> Drop for VersionedOpenedAsync<'_, N, O, C> {
-    fn drop(&mut self) {
-        if let Some(sender) = &mut self.sender {
-            sender.handle.leave_room();
-        }
+        parking::future(
+            // Until it is handed on.
+            Some(self),
+            |place, context| {
+                let sender = place.take().expect("it was ready before");
+                let opened = sender.handle.poll_opened(context.waker());
+                if opened.is_pending() {
+                    *place = Some(sender);
+                    return Poll::Pending;
+                }
+                opened.map(|opened| Ok(opened.map(|()| sender.open())?))
+            },
+            |place| {
+                if let Some(sender) = place {
+                    sender.handle.leave_room();
+                }
+            },
+        )
     }
 }
 
@@ -134,7 +117,7 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedReceiver<N, O, C> {
     pub fn recv_async(
         &mut self,
     ) -> impl Future<Output = Result<VersionedMessage<N, O, C>, RecvError>> {
-        RecvAsync::new(self)
+        recv_async(self)
     }
 
     /// Returns the next message, or `None` when the channel has ended in order, as
@@ -154,7 +137,7 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedReceiver<N, O, C> {
     ///
     /// [`RecvError`]: the peer knows neither version, or the session has ended.
     pub fn opened_async(&mut self) -> impl Future<Output = Result<(), RecvError>> {
-        OpenedAsync(&mut self.handle)
+        opened_async(&mut self.handle)
     }
 
     /// Polls for the next message, as [`Receiver::poll_recv`](crate::Receiver::poll_recv) does.

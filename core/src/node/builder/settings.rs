@@ -259,7 +259,8 @@ settings! {
 
 settings! {
     /// What turns a node's engines.
-    pub(crate) struct ThreadSettings in NodeBuilder, |self| self.settings.threads;
+    pub(crate) struct ThreadSettings;
+    const THREADS in NodeBuilder, |self| self.settings.threads;
 
     /// Chooses the threads or tasks that turn the engine.
     #[default(Driver::Threads => "[`Driver::Threads`]")]
@@ -295,7 +296,8 @@ const _: () = assert!(MOST_ENGINES == 64, "the range of io_threads");
 
 settings! {
     /// How long a node waits for its peers.
-    pub(crate) struct TimeSettings in NodeBuilder, |self| self.settings.time;
+    pub(crate) struct TimeSettings;
+    const TIME in NodeBuilder, |self| self.settings.time;
 
     /// Limits how long `connect` tries.
     #[default(10 s)] #[range(1 ms..)]
@@ -368,7 +370,8 @@ settings! {
 
 settings! {
     /// What a node's peers may make it hold.
-    pub(crate) struct LimitSettings in NodeBuilder, |self| self.settings.limits;
+    pub(crate) struct LimitSettings;
+    const LIMITS in NodeBuilder, |self| self.settings.limits;
 
     /// Limits the channel ends that a session may have open at each of its nodes. The smaller value
     /// of both nodes holds.

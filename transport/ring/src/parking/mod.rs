@@ -8,6 +8,7 @@
 
 mod claimed;
 mod condition;
+mod future;
 mod leadership;
 mod parker;
 mod patience;
@@ -21,6 +22,7 @@ pub mod bell;
 pub use bell::{Bell, BellLease, RungEnd};
 pub use claimed::Claimed;
 pub use condition::{AtSlot, Condition, block, poll, poll_again, sleep};
+pub use future::future;
 pub use leadership::{Lead, Leadership};
 pub use parker::{Parker, thread_waker};
 pub use patience::{Patience, TimedOut};

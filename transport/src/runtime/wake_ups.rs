@@ -12,7 +12,8 @@ use std::{
 };
 
 use ibex_ring::parking::{AtSlot, ReadySet, Ticket, Wakers};
-use ibex_transport::runtime::{PollTarget, Runtime};
+
+use super::{PollTarget, Runtime};
 
 /// Wake-ups by everything that has the waker. There is at most one item, which says that there was
 /// one.
