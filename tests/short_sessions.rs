@@ -138,53 +138,6 @@ fn the_only_place_serves_one_job_after_the_other() {
     }
 }
 
-/// No time is given, while far more is under way than the kernel takes: the peer hears the reason
-/// all the same, behind what the kernel had.
-#[test]
-fn the_reason_for_an_end_at_once_reaches_a_peer_that_is_being_sent_to() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    for fabric in [Fabric::Shm, Fabric::Tcp] {
-        for (server_closes, length) in [(false, 1000), (false, 1 << 20), (true, 1 << 20)] {
-            let case = format!("{fabric}, {length} bytes, the server closes: {server_closes}");
-            let server = builder(fabric, Driver::Threads).listen("127.0.0.1:0");
-            let server = server.build().expect("a node");
-            let client = builder(fabric, Driver::Threads).build().expect("a node");
-            let address = server.local_addr().expect("it listens");
-            let peer = client.connect(address).expect("a session");
-            let accepted = server.accept().expect("a peer");
-            let (closes, stays, node) = match server_closes {
-                false => (&peer, &accepted, &server),
-                true => (&accepted, &peer, &client),
-            };
-            let mut events = node.events();
-            let channel = closes.channel("bulk").codec::<Raw>();
-            let sender = channel.window_messages(1 << 14).sender::<[u8]>();
-            let mut sender = sender.expect("an end");
-            let channel = stays.channel("bulk").codec::<Raw>();
-            let receiver = channel.window_messages(1 << 14).receiver::<[u8]>();
-            let _receiver = receiver.expect("an end");
-            let message = vec![7; length];
-            sender.send(&message).expect("sent");
-            for _ in 0..(15 << 20) / length {
-                if sender.try_send(&message).is_err() {
-                    break;
-                }
-            }
-            let reason = "the disk is full".to_owned();
-            let _ = closes.close_because(&reason, Duration::ZERO);
-            assert!(closes.is_gone());
-            let cause = loop {
-                let event = events.next_timeout(WATCHDOG).expect("an event");
-                if let Event::Gone { cause, .. } = event {
-                    break cause;
-                }
-            };
-            assert_eq!(cause, EndCause::EndedByPeer { reason }, "{case}");
-            settle([&client, &server]);
-        }
-    }
-}
-
 /// What a session had not delivered when it ended is in the report of its node, which is closed
 /// later.
 #[test]

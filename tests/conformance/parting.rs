@@ -1,6 +1,8 @@
 //! Sessions that end alone: either program ends one, for a reason that the other hears, and both
 //! nodes go on.
 
+use std::time::Duration;
+
 use ibex::{EndCause, Event, Node, OpenErrorKind, Peer, Raw};
 
 use super::ending::{assert_all_come, close_while_stopped, interrupt};
@@ -17,6 +19,11 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("session_ended_in_a_task", ended_in_a_task),
     Scenario::new("session_end_interrupts", end_interrupts),
     Scenario::new("session_end_with_a_stopped_peer", end_with_a_stopped_peer),
+    Scenario::new("session_ended_at_once_by_the_dialer", at_once_by_the_dialer),
+    Scenario::new(
+        "session_ended_at_once_by_the_listener",
+        at_once_by_the_listener,
+    ),
 ];
 
 /// A reason with a character that must not reach a log as it is.
@@ -168,5 +175,37 @@ fn end_with_a_stopped_peer(stage: &mut Stage) {
             stage.tell("received");
             meet_again(stage, &node, &peer);
         }
+    }
+}
+
+fn at_once_by_the_dialer(stage: &mut Stage) {
+    end_at_once(stage, Side::Dialer, 1 << 20);
+}
+
+fn at_once_by_the_listener(stage: &mut Stage) {
+    end_at_once(stage, Side::Listener, 1000);
+}
+
+/// No time is given, while far more is under way than the fabric takes: the peer, which reads none of
+/// it, hears the reason all the same.
+fn end_at_once(stage: &mut Stage, closes: Side, length: usize) {
+    let (node, peer) = stage.meet();
+    if stage.side == closes {
+        let mut out = sender(&peer, "out");
+        let message = vec![7; length];
+        out.send(&message).expect("the peer opens");
+        for _ in 0..(15 << 20) / length {
+            if out.try_send(&message).is_err() {
+                break;
+            }
+        }
+        let _ = peer.close_because(REASON, Duration::ZERO);
+        assert!(peer.is_gone());
+        expect_gone(&node, &peer, &ended_here());
+        stage.hear("heard", &node);
+    } else {
+        let _unread = receiver(&peer, "out");
+        expect_gone(&node, &peer, &ended_by_peer());
+        stage.tell("heard");
     }
 }

@@ -164,8 +164,8 @@ impl Peer {
     /// [`EndedByPeer`](crate::EndCause::EndedByPeer). Of a longer text the first 255 bytes travel.
     ///
     /// If `linger` ends before everything was sent, the peer hears the reason behind what the kernel
-    /// had of it. For that the node keeps the connection for up to 10 s longer, at most 64 at a
-    /// time, and not beyond its own close.
+    /// had of it, or over RDMA what had arrived. For that the node keeps the connection of a session
+    /// over TCP for up to 10 s longer, at most 64 at a time, and not beyond its own close.
     pub fn close_because(&self, reason: &str, linger: Duration) -> CloseReport {
         self.session.close(reason, linger)
     }

@@ -181,7 +181,9 @@ impl Core {
 
     /// Ends the session, which cannot go on, with `cause`.
     pub(crate) fn end_broken(&mut self, cause: EndCause, context: &mut Context<'_>) {
-        if self.common.phase == Phase::Up {
+        if let EndCause::EndedByPeer { .. } = &cause {
+            self.log_end(&cause);
+        } else if self.common.phase == Phase::Up {
             let peer = self.common.shared.peer_in_log();
             warn_of!(
                 context.node.warnings,

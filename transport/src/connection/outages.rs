@@ -141,12 +141,16 @@ impl Core {
         }
     }
 
-    /// Notes that the peer has given the session up. The peer says so beside the wire, which may
-    /// still hold frames. Returns the cause with which the session ends once these frames are taken
-    /// in.
-    pub(super) fn peer_has_given_up(&mut self) -> EndCause {
+    /// Notes that the peer has given the session up, for the `reason` for which its program ended
+    /// it, if it did. The peer says so beside the wire, which may still hold frames. Returns the cause
+    /// with which the session ends once these frames are taken in.
+    pub(super) fn peer_has_given_up(&mut self, reason: Option<&str>) -> EndCause {
         self.ends_with_wire = true;
-        let why = match self.broken.take() {
+        let before = self.broken.take();
+        if reason.is_some() {
+            return EndCause::of_goodbye(reason);
+        }
+        let why = match before {
             Some(EndCause::PeerGone { why: before, .. }) => format!("{before}, and {GIVEN_UP}"),
             _ => GIVEN_UP.to_owned(),
         };

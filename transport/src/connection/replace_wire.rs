@@ -15,7 +15,9 @@ use super::{
 use crate::{
     clock,
     session::{EndCause, Suspension},
-    wire::{LastWord, Shut, Tools, Unanswered, Wire, WireSocket, WireStart, stream::Parting},
+    wire::{
+        LastWord, Received, Shut, Tools, Unanswered, Wire, WireSocket, WireStart, stream::Parting,
+    },
 };
 
 impl Connection {
@@ -120,10 +122,16 @@ impl Connection {
     }
 
     /// Tells the peer that the session is over, because it would otherwise wait for this end to
-    /// come back. Does nothing if that cannot be sent at once, or if a goodbye has said it before.
+    /// come back, or not hear why this program has ended it. Does nothing if that cannot be sent at
+    /// once, or if a goodbye has said it before. A goodbye that a device was given may be flushed.
     pub(super) fn say_last_word(&mut self) {
-        if self.core.reconnect.is_some() && !self.core.common.session.outgoing.sent_goodbye() {
-            self.wire.say_last_word(&self.socket, LastWord::Abandoned);
+        let core = &self.core;
+        let outgoing = &core.common.session.outgoing;
+        let reason = outgoing.reason().filter(|_| core.is_cut_short).cloned();
+        let is_said = outgoing.sent_goodbye() && (reason.is_none() || self.wire.is_gone());
+        if !is_said && (reason.is_some() || core.reconnect.is_some()) {
+            let word = LastWord::Abandoned(reason);
+            self.wire.say_last_word(&self.socket, word);
         }
     }
 
@@ -136,10 +144,10 @@ impl Connection {
         if !self.core.is_cut_short || self.core.broken.is_some() || !has_place {
             return false;
         }
-        let goodbye = self.core.common.session.outgoing.say_goodbye_now();
         let until = clock::now() + PARTING_TIMEOUT;
         let parting = Parting::new(until, place.clone());
-        self.wire.begin_parting(goodbye, parting, tools)
+        let outgoing = &mut self.core.common.session.outgoing;
+        self.wire.begin_parting(outgoing, parting, tools)
     }
 
     /// Notes that a dial gave no wire: dials again later, or ends the session.
@@ -337,8 +345,8 @@ impl Connection {
         }
         // The device may have reported the loss of the other end before the peer's last word was
         // read.
-        if self.wire.hears_last_word(&self.socket) {
-            core.broken = Some(core.peer_has_given_up());
+        if let Received::Abandoned(reason) = self.wire.hear_last_word(&self.socket) {
+            core.broken = Some(core.peer_has_given_up(reason.as_deref()));
         }
         let ends_here = core.ends_with_wire;
         let is_awaited = !self.peer_has_left && !ends_here && core.reconnect.is_some();

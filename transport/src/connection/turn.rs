@@ -274,7 +274,7 @@ impl Connection {
                 let before = self.core.broken.take_if(|_| !is_beside);
                 before.unwrap_or_else(|| cause_of("reading from", &error))
             }
-            Received::Abandoned => self.core.peer_has_given_up(),
+            Received::Abandoned(reason) => self.core.peer_has_given_up(reason.as_deref()),
             Received::Strayed => {
                 self.core.ends_with_wire |= self.core.broken.is_none();
                 EndCause::lost(

@@ -2,7 +2,7 @@
 
 use std::{any::Any, time::Instant};
 
-use ibex_protocol::session::{Session, WireTerms};
+use ibex_protocol::session::{ControlQueue, Session, WireTerms};
 use ibex_ring::memory::MemoryError;
 
 #[cfg(feature = "pipe")]
@@ -203,11 +203,11 @@ impl Wire for AnyWire {
 
     fn begin_parting(
         &mut self,
-        goodbye: Option<Vec<u8>>,
+        outgoing: &mut ControlQueue,
         parting: Parting,
         tools: &mut Tools,
     ) -> bool {
-        forward!(self, wire => wire.begin_parting(goodbye, parting, tools), false)
+        forward!(self, wire => wire.begin_parting(outgoing, parting, tools), false)
     }
 
     fn part(&mut self, socket: &mut WireSocket, tools: &mut Tools) {
@@ -218,8 +218,8 @@ impl Wire for AnyWire {
         forward!(self, wire => wire.is_parting(), false)
     }
 
-    fn hears_last_word(&mut self, socket: &WireSocket) -> bool {
-        forward!(self, wire => wire.hears_last_word(socket), false)
+    fn hear_last_word(&mut self, socket: &WireSocket) -> Received {
+        forward!(self, wire => wire.hear_last_word(socket), Received::Nothing)
     }
 
     fn register<'a>(

@@ -31,7 +31,7 @@ mod wire_path;
 use std::{any::Any, io, ptr::NonNull, sync::Arc, time::Instant};
 
 use ibex_protocol::{
-    session::{Body, Session},
+    session::{Body, ControlQueue, Session},
     transfer::rendezvous::Chunk,
 };
 use ibex_ring::memory::MemoryError;
@@ -162,12 +162,12 @@ pub(crate) trait Wire {
     /// Tells the peer why the wire ends, if that can be sent at once.
     fn say_last_word(&mut self, _socket: &WireSocket, _word: LastWord) {}
 
-    /// Begins to part from a peer that is to hear `goodbye`, if that is not on its way, behind the
-    /// frames that were begun. The wire stays until the peer has closed its end, or until `parting`
+    /// Begins to part from a peer that is to hear the goodbye of `outgoing`, if that is not on its
+    /// way, behind the frames that were begun. The wire stays until the peer has closed its end, or until `parting`
     /// gives that up. Returns false if the wire cannot do that.
     fn begin_parting(
         &mut self,
-        _goodbye: Option<Vec<u8>>,
+        _outgoing: &mut ControlQueue,
         _parting: stream::Parting,
         _tools: &mut Tools,
     ) -> bool {
@@ -182,10 +182,10 @@ pub(crate) trait Wire {
         false
     }
 
-    /// Returns whether the peer has said, on a connection beside the wire, that it does not come
+    /// Looks at a connection beside the wire, on which the peer may have said that it does not come
     /// back.
-    fn hears_last_word(&mut self, _socket: &WireSocket) -> bool {
-        false
+    fn hear_last_word(&mut self, _socket: &WireSocket) -> Received {
+        Received::Nothing
     }
 
     /// Registers memory to send from, if sending takes more than its address. Registration takes
@@ -330,10 +330,10 @@ pub(crate) trait Frames {
 }
 
 /// Why an end ends a wire that works.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) enum LastWord {
-    /// It does not come back.
-    Abandoned,
+    /// It does not come back, for the reason for which its program has ended the session, if it has.
+    Abandoned(Option<Arc<str>>),
     /// It comes back over a new connection, on which both ends authenticate each other again. The
     /// word is the announced end of the TLS stream, so only an encrypted wire has it.
     Renewed,
@@ -357,8 +357,8 @@ pub(crate) enum Received {
     Renewed,
     /// The connection cannot be read any more.
     Failed(io::Error),
-    /// The peer has given the session up.
-    Abandoned,
+    /// The peer has given the session up, for the reason for which its program ended it, if it did.
+    Abandoned(Option<Arc<str>>),
     /// Bytes arrived over a connection that must not carry any.
     Strayed,
     /// A frame was refused.

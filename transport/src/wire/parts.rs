@@ -35,7 +35,7 @@ impl WireParts {
                 &self.stream,
                 &mut Layer::new(self.tls),
                 0,
-                LastWord::Abandoned,
+                LastWord::Abandoned(None),
             );
         }
         self.rdma

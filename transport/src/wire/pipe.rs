@@ -144,8 +144,8 @@ impl Wire for PipeWire {
     }
 
     fn say_last_word(&mut self, socket: &WireSocket, word: LastWord) {
-        if let LastWord::Abandoned = word {
-            lock(&self.to_peer).push_back(last_word());
+        if let LastWord::Abandoned(reason) = word {
+            lock(&self.to_peer).push_back(last_word(reason));
             let _ = socket.stream().write(&[0]);
         }
     }

@@ -121,6 +121,12 @@ impl ControlQueue {
         }
     }
 
+    /// Returns the program's reason to end this session alone, which the goodbye carries.
+    #[must_use]
+    pub fn reason(&self) -> Option<&Arc<str>> {
+        self.reason.as_ref()
+    }
+
     /// Returns whether the goodbye is to be sent, as soon as nothing else is.
     pub(super) fn goodbye_is_due(&self) -> bool {
         self.goodbye == Goodbye::Due

@@ -17,7 +17,7 @@
 //! 4. All grants for the old wires end with them.
 #![forbid(unsafe_code)]
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
 use super::{EndChannel, EndTable, PeerMisbehaved, Session, SessionCredit, SessionEvent};
 use crate::{
@@ -335,10 +335,14 @@ impl Resumption<'_> {
 }
 
 /// A frame that says that this end has no such session any more, for a peer that would wait for
-/// the session to come back. No frame follows it, so nothing is charged for it.
+/// the session to come back, with the `reason` for which the program ended it, if it did. No frame
+/// follows it, so nothing is charged for it.
 #[must_use]
-pub fn last_word() -> Vec<u8> {
-    lone_frame(&Control::Abandoned)
+pub fn last_word(reason: Option<Arc<str>>) -> Vec<u8> {
+    lone_frame(&match reason {
+        None => Control::Abandoned,
+        reason => Control::Goodbye { reason },
+    })
 }
 
 /// Returns a frame of one control message, behind which no frame follows.

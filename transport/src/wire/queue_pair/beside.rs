@@ -1,5 +1,5 @@
 //! The connection beside a queue pair. It shows that the peer lives, and carries one message: the
-//! [last word](last_word) of an end that gives the session up.
+//! [last word](LastWord) of an end that gives the session up.
 //!
 //! The end of the connection does not mean that, because a failing network looks the same.
 
@@ -10,7 +10,7 @@ use std::{
 
 use crate::wire::{
     LastWord, Received,
-    stream::{Layer, RecordLayer, last_word, say_last_word},
+    stream::{Layer, NoLastWord, RecordLayer, parse_last_word, say_last_word},
 };
 
 /// The state for reading and writing the connection.
@@ -37,14 +37,12 @@ impl Beside {
 
     /// Reads the bytes that have arrived over the connection, and returns their meaning.
     pub(super) fn listen(&mut self, stream: &TcpStream) -> Received {
-        let word = last_word(0);
         self.layer.begin_turn();
         let received = loop {
-            if self.heard.starts_with(&word) {
-                break Received::Abandoned;
-            }
-            if !word.starts_with(&self.heard) {
-                break Received::Strayed;
+            match parse_last_word(&self.heard) {
+                Ok(Some(reason)) => break Received::Abandoned(reason),
+                Ok(None) => {}
+                Err(NoLastWord) => break Received::Strayed,
             }
             let mut bytes = [0; 64];
             match self.layer.read(stream, &mut [IoSliceMut::new(&mut bytes)]) {

@@ -300,8 +300,8 @@ impl Wire for QueuePairWire {
         self.beside.say_last_word(socket.stream(), word);
     }
 
-    fn hears_last_word(&mut self, socket: &WireSocket) -> bool {
-        matches!(self.beside.listen(socket.stream()), Received::Abandoned)
+    fn hear_last_word(&mut self, socket: &WireSocket) -> Received {
+        self.beside.listen(socket.stream())
     }
 
     #[inline(always)]

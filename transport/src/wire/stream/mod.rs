@@ -17,11 +17,16 @@ mod sealed;
 mod transmit;
 mod unanswered;
 
-use std::{io::IoSlice, net::TcpStream, time::Instant};
+use std::{io::IoSlice, net::TcpStream, sync::Arc, time::Instant};
 
 use ibex_protocol::{
-    format::frame_check::{CHECK_BYTES, Coverage, write_checks},
-    session::{self, Session},
+    format::{
+        control::Control,
+        frame::{FrameHeader, FrameKind},
+        frame_check::{CHECK_BYTES, Coverage, verify_body, verify_head, write_checks},
+    },
+    framing::LEAST_BUFFER_BYTES,
+    session::{self, ControlQueue, Session},
 };
 
 use super::{Frames, LastWord, Received, Shut, Tools, Wire, WireSocket, wire_path::WirePath};
@@ -184,11 +189,11 @@ impl Wire for StreamWire {
 
     fn begin_parting(
         &mut self,
-        goodbye: Option<Vec<u8>>,
+        outgoing: &mut ControlQueue,
         parting: Parting,
         tools: &mut Tools,
     ) -> bool {
-        if let Some(goodbye) = goodbye {
+        if let Some(goodbye) = outgoing.say_goodbye_now() {
             self.outbound.borrow(&mut tools.lists);
             self.outbound.push_control(&goodbye);
         }
@@ -266,8 +271,8 @@ impl Wire for StreamWire {
 pub(crate) fn say_last_word(stream: &TcpStream, layer: &mut Layer, frames: u64, word: LastWord) {
     // If the word does not arrive, a time-out of the peer takes its place.
     let _ = match word {
-        LastWord::Abandoned => {
-            let frame = last_word(frames);
+        LastWord::Abandoned(reason) => {
+            let frame = last_word(frames, reason);
             layer.write(stream, &[IoSlice::new(&frame)]).map(drop)
         }
         LastWord::Renewed => layer.end(stream),
@@ -276,9 +281,39 @@ pub(crate) fn say_last_word(stream: &TcpStream, layer: &mut Layer, frames: u64, 
 
 /// Returns the frame, with its check, that says after `frames` frames that this end does not come
 /// back.
-pub(crate) fn last_word(frames: u64) -> Vec<u8> {
+pub(crate) fn last_word(frames: u64, reason: Option<Arc<str>>) -> Vec<u8> {
     let mut frame = vec![0; CHECK_BYTES];
-    frame.append(&mut session::last_word());
+    frame.append(&mut session::last_word(reason));
     write_checks(frames, &mut frame, None, Coverage::Whole);
     frame
 }
+
+/// Takes the last word of a peer from the front of `bytes`, where no frame stands before it: that it
+/// does not come back, with the reason for which its program ended the session, if it did. `None`
+/// while the word is not whole.
+pub(crate) fn parse_last_word(bytes: &[u8]) -> Result<Option<Option<Arc<str>>>, NoLastWord> {
+    let Some(head) = verify_head(0, bytes).map_err(|_| NoLastWord)? else {
+        return Ok(None);
+    };
+    let Ok(Some(header)) = FrameHeader::parse(head.frame) else {
+        return Err(NoLastWord);
+    };
+    let length = header.length as usize;
+    if header.kind != FrameKind::Control || length > LEAST_BUFFER_BYTES {
+        return Err(NoLastWord);
+    }
+    if head.frame.len() < header.padded_length() {
+        return Ok(None);
+    }
+    let frame = &head.frame[..length];
+    verify_body(&header, frame, Coverage::Whole, head.body_check).map_err(|_| NoLastWord)?;
+    match Control::decode(&frame[header.body_offset()..]) {
+        Ok(Control::Abandoned) => Ok(Some(None)),
+        Ok(Control::Goodbye { reason }) => Ok(Some(reason)),
+        _ => Err(NoLastWord),
+    }
+}
+
+/// Bytes are no last word.
+#[derive(Debug)]
+pub(crate) struct NoLastWord;

@@ -1,17 +1,20 @@
 //! Sessions that one end gives up for good: the other end is told beside the queue pair, and does
 //! not wait. A connection that merely ends has no such meaning.
 
-use std::{io::Write, net::Shutdown};
+use std::{
+    io::Write,
+    net::Shutdown,
+    time::{Duration, Instant},
+};
 
 use ibex_verbs::provider::RawEvent;
 
 use super::{
-    resuming::{Resuming, VERBS_FIRST, trusting},
+    resuming::{PATIENCE, Resuming, VERBS_FIRST, trusting},
     *,
 };
 use crate::{
-    clock::StoppedClock, connection::ReconnectTerms, node::What, session::EndCause,
-    wire::stream::last_word,
+    clock::StoppedClock, connection::ReconnectTerms, node::What, session::EndCause, wire::stream,
 };
 
 /// `IBV_EVENT_DEVICE_FATAL`.
@@ -79,16 +82,40 @@ impl Accepted {
 
     /// Panics unless the only events are that the session was up, and then over for certain.
     fn check_over(&self) {
+        let cause = self.check_ended();
+        let certain = matches!(cause, EndCause::PeerGone { certain: true, .. });
+        assert!(certain, "{cause}");
+    }
+
+    /// Returns why the session is over. Panics unless the only events are that it was up, and then
+    /// over.
+    fn check_ended(&self) -> EndCause {
         let notified = std::iter::from_fn(|| self.runtime.next_event(Patience::None));
         let notified: Vec<_> = notified.map(|event| event.what).collect();
         let [What::Connected { .. }, What::Gone { cause }] = &notified[..] else {
             panic!("{notified:?}");
         };
-        let certain = matches!(cause, EndCause::PeerGone { certain: true, .. });
-        assert!(certain, "{cause}");
         assert_eq!(self.session.stats().suspensions, 0);
         assert_eq!(self.fake.rnr_naks(), 0);
+        cause.clone()
     }
+}
+
+/// Returns the frame by which an end gives its session up.
+fn last_word() -> Vec<u8> {
+    stream::last_word(0, None)
+}
+
+/// Returns the frame by which an end says that its program has ended the session.
+fn goodbye() -> Vec<u8> {
+    stream::last_word(0, Some(REASON.into()))
+}
+
+const REASON: &str = "the disk is full";
+
+fn ended_by_peer() -> EndCause {
+    let reason = REASON.to_owned();
+    EndCause::EndedByPeer { reason }
 }
 
 #[test]
@@ -117,7 +144,7 @@ fn nor_is_one_whose_queue_pair_is_found_dead_first() {
 
 #[test]
 fn a_last_word_counts_when_it_is_whole() {
-    let word = last_word(0);
+    let word = last_word();
     for at in 1..word.len() {
         let mut accepted = Accepted::new();
         accepted.say(&word[..at]);
@@ -128,8 +155,33 @@ fn a_last_word_counts_when_it_is_whole() {
 }
 
 #[test]
+fn a_reason_for_the_end_counts_when_it_is_whole() {
+    let word = goodbye();
+    for at in 1..word.len() {
+        let mut accepted = Accepted::behind(&word[..at]);
+        accepted.settle();
+        assert!(!accepted.session.is_gone(), "{at}");
+        accepted.say(&word[at..]);
+        assert_eq!(accepted.check_ended(), ended_by_peer());
+    }
+}
+
+#[test]
+fn bytes_that_are_no_last_word_end_the_session() {
+    let mut flipped = goodbye();
+    // A letter of the reason.
+    flipped[30] ^= 1;
+    for bytes in [[7; 64].to_vec(), flipped] {
+        let mut accepted = Accepted::new();
+        accepted.say(&bytes);
+        let cause = accepted.check_ended().to_string();
+        assert!(cause.contains("a connection that carries none"), "{cause}");
+    }
+}
+
+#[test]
 fn a_connection_that_ends_in_a_last_word_or_without_one_may_be_made_again() {
-    let word = last_word(0);
+    let word = last_word();
     for bytes in 0..word.len() {
         let mut accepted = Accepted::new();
         accepted.say(&word[..bytes]);
@@ -142,11 +194,43 @@ fn a_connection_that_ends_in_a_last_word_or_without_one_may_be_made_again() {
 
 #[test]
 fn a_last_word_that_came_with_the_handshake_is_heard() {
-    let word = last_word(0);
+    let word = last_word();
     for at in 1..=word.len() {
         let mut accepted = Accepted::behind(&word[..at]);
         accepted.say(&word[at..]);
         accepted.check_over();
+    }
+}
+
+/// No time is given, while frames wait for the device, the goodbye among them or not.
+#[test]
+fn whose_program_ends_a_session_at_once_says_why() {
+    for messages in [0, 5, 500] {
+        let mut test = Resuming::by(VERBS_FIRST, one_device(), trusting());
+        test.carry(20);
+        test.calm_down();
+        let stage = &test.stage;
+        let (mut sender, _receiver) = stage.channel("bulk", WINDOW);
+        stage.fake.hold_sends(true);
+        for number in 0..messages {
+            if try_send(&mut sender, &payload(number, 3000)).is_err() {
+                break;
+            }
+        }
+        let [closes, stays] = &stage.nodes;
+        closes.session.begin_close(REASON, Duration::ZERO);
+        let until = Instant::now() + PATIENCE;
+        while !stays.session.is_gone() {
+            assert!(Instant::now() < until, "{messages}");
+            stage.settle();
+        }
+        let events = std::iter::from_fn(|| stays.runtime.next_event(Patience::None));
+        let cause = events.filter_map(|event| match event.what {
+            What::Gone { cause } => Some(cause),
+            _ => None,
+        });
+        assert_eq!(cause.collect::<Vec<_>>(), [ended_by_peer()], "{messages}");
+        stage.fake.hold_sends(false);
     }
 }
 
