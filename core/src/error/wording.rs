@@ -87,6 +87,11 @@ impl fmt::Display for Wording<'_> {
                  above the limit of {limit}; put the rest into the body"
             ),
             FailureReason::Encode(error) => write!(f, "the value cannot be encoded: {error}"),
+            FailureReason::Unreadable(bytes) => write!(
+                f,
+                "channel \"{channel}\": nothing was sent to {peer}: {bytes}; the channel goes on: \
+                 map the file again, and send what it has"
+            ),
             FailureReason::Corrupt { sequence, why } => write!(
                 f,
                 "channel \"{channel}\": message {sequence} from {peer} is not valid: {why}; it was \

@@ -7,7 +7,7 @@
 use std::{cmp::Ordering, error::Error, fmt, sync::Arc, time::Duration};
 
 use ibex_protocol::format::control::{ChannelSpec, Role};
-use ibex_ring::memory::{MemoryError, RegionUnfit};
+use ibex_ring::memory::{MemoryError, RegionUnfit, UnreadableBytes};
 
 use super::{Counts, EndCause, EndLabel, Suspension};
 
@@ -128,6 +128,10 @@ pub enum FailureReason {
     /// The codec refused the value. Nothing was sent, and the channel stays usable.
     #[error("a value cannot be encoded: {0}")]
     Encode(Box<dyn Error + Send + Sync>),
+    /// The bytes of a region's message cannot be read, as those of a mapped file that was cut short.
+    /// Nothing was sent, and the channel stays usable.
+    #[error("{0}")]
+    Unreadable(UnreadableBytes),
     /// The bytes of a message are not a valid value. The message was released, and the next call
     /// continues after it.
     #[error("message {sequence} is not valid: {why}")]
@@ -239,6 +243,7 @@ impl ChannelError {
                 FailureReason::TooLong { .. }
                     | FailureReason::HeaderTooLong { .. }
                     | FailureReason::Encode(_)
+                    | FailureReason::Unreadable(_)
                     | FailureReason::Corrupt { .. }
                     | FailureReason::Memory(_)
                     | FailureReason::RegionUnfit(_)

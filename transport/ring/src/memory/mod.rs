@@ -50,7 +50,8 @@ pub use mirrored::MirroredMapping;
 pub use process_limit::process_memory_limit;
 pub use region::{
     MappedBytes, PagesHeld, ProvidedRegion, Region, RegionFile, RegionSlice, RegionUnfit,
-    leave_to_peers, mapped_bytes, share_region,
+    UnreadableBytes, blame, copy_slice, is_of_file, leave_to_peers, mapped_bytes, read_by_kernel,
+    share_region,
 };
 
 #[cfg(any(test, feature = "probe"))]
