@@ -8,8 +8,9 @@ use std::{
 };
 
 use ibex_core::{
+    Peer,
     codec::Codec,
-    extend::{Untyped, warn_limited},
+    extend::{ExtendPeer, Untyped, warn_limited},
 };
 
 use super::{LogGroup, LogMemberLost, MemberSender, member::MemberTurn, of_quorum};
@@ -146,13 +147,17 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
         position: u64,
         quorum: usize,
     ) -> Result<(), LogError> {
-        let mut patience = None;
+        let mut patience: Option<QuorumPatience> = None;
         loop {
             match self.run_round(log, position, quorum) {
                 Round::Done(answer) => return answer,
                 Round::More => {}
                 Round::Wait => {
-                    self.notice_wait(&mut patience, position, quorum);
+                    let before = patience.as_ref().map(|patience| patience.ends_at);
+                    let notice_at = self.notice_wait(&mut patience, position, quorum);
+                    if before != Some(notice_at) {
+                        self.wake_at(notice_at);
+                    }
                     let Some(until) = self.until_quorum(position, quorum) else {
                         return Err(self.not_acked(position, quorum));
                     };
@@ -190,6 +195,15 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
             patience.ends_at = Instant::now() + LONG_WAIT;
         }
         patience.ends_at
+    }
+
+    /// Has the task woken at `at` that waits for a quorum, if a member has a session.
+    fn wake_at(&self, at: Instant) {
+        let sessions = self.members.iter().filter_map(|one| one.sender.peer());
+        let waker = self.changes.waker();
+        let _ = sessions
+            .map(Peer::session)
+            .any(|session| session.wake_at(at, waker));
     }
 
     /// Returns the wait for a quorum, or for anything that gives the next round more to do. `None`
