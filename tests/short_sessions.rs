@@ -138,7 +138,7 @@ fn the_only_place_serves_one_job_after_the_other() {
     }
 }
 
-/// No time is given, while far more is under way than the kernel takes: the peer hears the reason
+/// No time is given, while far more is under way than the kernel takes: the peer receives the reason
 /// all the same, behind what the kernel had.
 #[test]
 fn the_reason_for_an_end_at_once_reaches_a_peer_that_is_being_sent_to() {

@@ -225,7 +225,7 @@ mod tests {
         assert!(ours.same_network(&theirs) && !ours.share_pids(&theirs));
     }
 
-    /// An end that sends back what it heard does not pass for an end on the same host.
+    /// An end that sends back what it received does not pass for an end on the same host.
     #[test]
     fn a_tag_that_is_sent_back_is_not_recognized() {
         let sent = HostTags::new(&HERE, Party::Dialer, HELLOS);

@@ -135,7 +135,7 @@ impl Conversation {
                 ..
             })) => {
                 self.end_with(match refusal.cause {
-                    // An end refuses only once it has said Hello, so this is another message, garbled.
+                    // An end refuses only once it has sent Hello, so this is another message, garbled.
                     _ if step == HandshakeStep::Hello => HandshakeError::Refused {
                         step,
                         reason: refusal.reason,

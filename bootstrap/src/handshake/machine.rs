@@ -381,7 +381,7 @@ impl Handshake {
         }
     }
 
-    /// Continues now that the peer may hear of this end: with an Offer, unless it resumes.
+    /// Continues now that the peer may learn of this end: with an Offer, unless it resumes.
     fn go_on(&mut self, version: Version) {
         if let HandshakeRole::Resumer(_) = self.role {
             self.state = State::Offer(version);

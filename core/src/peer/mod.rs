@@ -160,11 +160,11 @@ impl Peer {
         self.session.close("", linger)
     }
 
-    /// Ends this session as [`close`](Self::close) does, for a `reason` that the peer hears: the
+    /// Ends this session as [`close`](Self::close) does, for a `reason` that the peer receives: the
     /// peer's errors and its [`Event::Gone`](crate::Event::Gone) have it in
     /// [`EndedByPeer`](crate::EndCause::EndedByPeer). Of a longer text the first 255 bytes travel.
     ///
-    /// If `linger` ends before everything was sent, the peer hears the reason behind what the kernel
+    /// If `linger` ends before everything was sent, the peer receives the reason behind what the kernel
     /// had of it. For that the node keeps the connection for up to 10 s longer, at most 64 at a
     /// time, and not beyond its own close.
     pub fn close_because(&self, reason: &str, linger: Duration) -> CloseReport {

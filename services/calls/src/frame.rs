@@ -216,7 +216,7 @@ pub(super) enum FrameBody {
     Other(OtherBody),
 }
 
-/// The bytes of few frames. They are a type of their own, so that the others find by one look that
+/// The bytes of few frames. They are a type of their own, so that the others find by one check that
 /// they are not among these.
 #[derive(Debug)]
 pub(super) enum OtherBody {

@@ -317,7 +317,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         self.progress.position()
     }
 
-    /// The far end has the log up to here, as far as this end has heard.
+    /// The far end has the log up to here, as far as this end knows.
     #[must_use]
     pub fn acked(&self) -> u64 {
         let counts = self.channel.as_ref().map(Sender::counts);

@@ -67,7 +67,7 @@ pub enum NoEndpoint {
     Excluded,
 }
 
-/// Result of a look for an endpoint.
+/// Result of a check for an endpoint.
 pub(super) enum EndpointPoll<T> {
     Chosen(ChosenEndpoint<T>),
     /// The board has changed.
@@ -173,7 +173,7 @@ impl<T> Endpoints<T> {
         })
     }
 
-    /// Returns what a look has found. `None` says that another look is needed.
+    /// Returns what a check has found. `None` says that another check is needed.
     pub(super) fn result(
         &self,
         found: BoardPoll<EndpointPoll<T>>,

@@ -75,14 +75,14 @@ pub struct Session {
     config: SessionConfig,
     /// The ends of channels, and whose turn it is.
     pub ends: EndTable,
-    /// What is to be said besides records and news.
+    /// What is to be said besides records and changes.
     pub outgoing: ControlQueue,
     /// The credit of both sides.
     pub credit: SessionCredit,
     /// Blocks that the peer was granted.
     pub eager_blocks: EagerBlocks,
     events: VecDeque<SessionEvent>,
-    /// The peer has said goodbye.
+    /// The peer has sent its goodbye.
     received_goodbye: bool,
     /// The peer's announcement that it drains.
     received_draining: Option<bool>,
@@ -180,7 +180,7 @@ impl Session {
     }
 
     /// Notes that the prefix of a receiving end moved. The sender is told at once if it waits for
-    /// the news or half a window is owed, else with the next frame.
+    /// the changes or half a window is owed, else with the next frame.
     ///
     /// In shared memory the sender reads the counters itself, and frames carry none. Returns whether
     /// frames carry them.
@@ -197,7 +197,7 @@ impl Session {
         true
     }
 
-    /// Queues the news of a receiving end, if there are any.
+    /// Queues the changes of a receiving end, if there are any.
     fn queue_changes(&mut self, end: u32) {
         self.ends.queue_changes(end);
         self.outgoing.has_errands = true;

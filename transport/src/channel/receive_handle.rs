@@ -49,13 +49,13 @@ pub struct ReceiveHandle {
     // Progress.
     handed_out: u64,
     handed_out_bytes: u64,
-    /// The last message for which a cell was free at the last look.
+    /// The last message for which a cell was free at the last check.
     last_cell: u64,
     /// The count of messages handed out when the source was last found empty.
     empty_at: u64,
     /// The last time at which a wait for a message reported released memory.
     gave_back_at: CoarseTime,
-    /// Turns of an empty loop before the first look for a message. The handle learns the number
+    /// Turns of an empty loop before the first check for a message. The handle learns the number
     /// from messages that came soon after a wait began.
     reply_delay: u32,
     /// The message at which to sum cells next.
@@ -261,7 +261,7 @@ impl ReceiveHandle {
     }
 
     fn poll_all(&mut self) -> Result<Option<RawMessage>, ChannelError> {
-        // Both facts are read before the last look. So the look misses no record that came before
+        // Both facts are read before the last check. So the check misses no record that came before
         // them, and no ring that replaced another. `over` is read before `closed_at`, because the
         // end of the session often follows an orderly end at once.
         let over = self.end.state.is_over();
@@ -435,7 +435,7 @@ impl ReceiveHandle {
     }
 }
 
-/// Returns, of a look that lacked memory, whether that is room within the node's limit.
+/// Returns, of a check that lacked memory, whether that is room within the node's limit.
 fn is_beyond_limit<T>(outcome: &Result<T, ChannelError>) -> Option<bool> {
     match outcome.as_ref().err()?.reason()? {
         FailureReason::Memory(error) => Some(error.is_beyond_limit()),

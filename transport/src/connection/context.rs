@@ -29,7 +29,7 @@ pub(crate) trait Surroundings {
     fn session_came(&self, session: &Arc<SessionShared>, wakers: &mut Wakers);
 
     /// Announces to the publisher of this name that a peer has opened a receiving end which has no
-    /// counterpart here. The publisher finds the news before any later frame goes to the peer.
+    /// counterpart here. The publisher finds the changes before any later frame goes to the peer.
     fn peer_subscribes(&self, session: &Arc<SessionShared>, name: &str, wakers: &mut Wakers);
 }
 

@@ -14,7 +14,7 @@
 //! 4. Wires have growing numbers, *epochs*. Data of an older epoch is ignored.
 //! 5. A session may be without a connection for as long, in all, as it had one. After that it still
 //!    waits, but another session of its node may take its place ([`HeldPlace`]).
-//! 6. Listeners to events are not told of a break that is over within [`GRACE`], unless the session
+//! 6. Listeners to events are not notified of a break that is over within [`GRACE`], unless the session
 //!    continues: most such breaks come from the end of a process.
 
 use std::{

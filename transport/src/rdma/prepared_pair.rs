@@ -46,7 +46,7 @@ pub struct PreparedPair {
     dialed: bool,
     /// The peer may be granted memory to write to.
     pub(super) grants_memory: bool,
-    /// The peer is told of rails, whether or not they can be connected.
+    /// The peer is notified of rails, whether or not they can be connected.
     has_rails: bool,
 }
 

@@ -176,7 +176,7 @@ impl EndCause {
         }
     }
 
-    /// Returns the cause for a peer that said goodbye, of its whole node or with the `reason` for
+    /// Returns the cause for a peer that sent its goodbye, of its whole node or with the `reason` for
     /// which its program ended this session.
     pub(crate) fn of_goodbye(reason: Option<&str>) -> Self {
         match reason {

@@ -134,7 +134,7 @@ impl MessageMemory {
     }
 
     /// Gives memory of the node back to its pool. Returns what a turn must not drop, if anything:
-    /// memory of the program, which may be told, and what takes long to free.
+    /// memory of the program, which may be notified, and what takes long to free.
     pub(crate) fn give_back(self) -> Option<Leftover> {
         let Self {
             registered,

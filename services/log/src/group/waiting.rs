@@ -21,14 +21,14 @@ pub(super) enum Round {
     Done(Result<(), LogError>),
     /// There is more to do at once.
     More,
-    /// Nothing can be done until there is news.
+    /// Nothing can be done until there are events.
     Wait,
 }
 
 /// The time until a call that waits for a quorum says so in the log.
 struct QuorumPatience {
     ends_at: Instant,
-    /// The position that the quorum had at the last look.
+    /// The position that the quorum had at the last check.
     acked: u64,
     has_warned: bool,
 }
@@ -97,7 +97,7 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
         round
     }
 
-    /// Notes a loss for the program, and logs it, because a program that waits is told later.
+    /// Notes a loss for the program, and logs it, because a program that waits is notified later.
     fn lose(&mut self, lost: LogMemberLost) {
         if self.lost.len() == MOST_KEPT {
             self.lost.pop_front();
@@ -169,7 +169,7 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
     }
 
     /// Logs, once in a call, that the quorum has made no progress for long: the call itself says
-    /// nothing until it returns. Returns the time of the next look.
+    /// nothing until it returns. Returns the time of the next check.
     fn notice_wait(
         &self,
         patience: &mut Option<QuorumPatience>,

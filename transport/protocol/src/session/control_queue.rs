@@ -1,4 +1,4 @@
-//! What a session has to say besides records and news: control messages, and what follows from the
+//! What a session has to say besides records and changes: control messages, and what follows from the
 //! session's own state.
 //!
 //! - Control messages go out in the order in which they were said, a question in the place of an
@@ -16,7 +16,7 @@ use crate::format::control::{Ask, Control};
 #[cfg(test)]
 mod tests;
 
-/// What a session has to say besides records and news: control messages, the goodbye, answers.
+/// What a session has to say besides records and changes: control messages, the goodbye, answers.
 #[derive(Debug)]
 pub struct ControlQueue {
     /// The stage between old wires and new ones.
@@ -36,7 +36,7 @@ pub struct ControlQueue {
     /// The number of times that bytes of the peer's were damaged on their way.
     damaged: u64,
     /// Set if a frame may have to go out for something other than records, or with it. Every change
-    /// that may lead to that sets the flag; a look that finds nothing clears it.
+    /// that may lead to that sets the flag; a check that finds nothing clears it.
     pub(super) has_errands: bool,
 }
 
@@ -72,7 +72,7 @@ impl ControlQueue {
     // ---- Wishes ----------------------------------------------------------------------
 
     /// Queues a control message, unless the message will follow from the state of the ends when the
-    /// peer was heard.
+    /// peer was received.
     pub(super) fn say(&mut self, control: Control) {
         self.has_errands = true;
         if self.stage.is_live() {
@@ -209,7 +209,7 @@ impl ControlQueue {
         }
     }
 
-    /// Says again, behind the exchange, what the peer may not have heard over the old wires.
+    /// Says again, behind the exchange, what the peer may not have received over the old wires.
     pub(super) fn repeat(&mut self) {
         if self.goodbye == Goodbye::Said {
             self.goodbye = Goodbye::Due;

@@ -6,7 +6,7 @@
 //! - An end is gone once both sides have closed it and each knows of the other's close. Then
 //!   nothing here names it, but for a turn to wait for a write, which is skipped.
 //!
-//! The ends have [turns](turns): to send, to tell news, and to wait for a write.
+//! The ends have [turns](turns): to send, to report changes, and to wait for a write.
 #![forbid(unsafe_code)]
 
 use std::{collections::VecDeque, mem, sync::Arc};
@@ -31,7 +31,7 @@ use crate::{
 };
 use turns::EndTurns;
 
-/// The ends of a session's channels, on both sides, and their turns to send and to tell news.
+/// The ends of a session's channels, on both sides, and their turns to send and to report changes.
 #[derive(Debug)]
 pub struct EndTable {
     pub(super) entries: IdMap<LocalEnd>,
@@ -344,7 +344,7 @@ impl EndTable {
     // ---- One end ---------------------------------------------------------------------
 
     /// Sets after how many released messages (or half a window, if that is less) the sender of
-    /// receiving end `end` is told at the latest. Has no effect while the channel is not open.
+    /// receiving end `end` is notified at the latest. Has no effect while the channel is not open.
     pub fn tell_every(&mut self, end: u32, messages: u64) {
         if let Some(channel) = self.receiver_mut(end) {
             channel.tell_every = messages;

@@ -1,4 +1,4 @@
-//! The sending half of a session: the choice of the next frame, and the news that ride on it.
+//! The sending half of a session: the choice of the next frame, and the changes that ride on it.
 #![forbid(unsafe_code)]
 
 use std::mem;
@@ -140,7 +140,7 @@ impl Session {
                 self.build_control(None, arrival_offset, head);
                 return Some(Body::Inline);
             }
-            // The goodbye carries the rest of the news.
+            // The goodbye carries the rest of the changes.
             let goodbye = self.outgoing.take_goodbye();
             self.build_control(Some(&goodbye), arrival_offset, head);
             return Some(Body::Inline);
@@ -452,7 +452,7 @@ impl Session {
         head.resize(start + padded, 0);
     }
 
-    /// Appends header, extension (if there is news) and padding, and charges the frame.
+    /// Appends header, extension (if there are changes) and padding, and charges the frame.
     fn build_head(
         &mut self,
         frame: FrameHeader,

@@ -4,7 +4,7 @@
 //! A channel on which such a message was announced is granted some blocks. The sender has a message
 //! written into a block, behind [`EAGER_BLOCK_HEAD_BYTES`], and names the block in the announcement, so
 //! that the message is whole when its announcement arrives. The block is the sender's again when it
-//! hears that the message is released; no further message is needed. Each use has another
+//! learns that the message is released; no further message is needed. Each use has another
 //! *generation*, so a sender that is wrong about a block's owner is found out. A sender whose
 //! channel rests gives its blocks back.
 #![forbid(unsafe_code)]

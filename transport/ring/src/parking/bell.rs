@@ -83,7 +83,7 @@ impl Bell {
         let caller = self.caller().as_ref().map(Weak::upgrade);
         match caller {
             Some(Some(engine)) => engine.drive(),
-            // The engine is ending and looks for news itself.
+            // The engine is ending and looks for changes itself.
             Some(None) => {}
             None => self.wake(),
         }

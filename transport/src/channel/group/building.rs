@@ -15,7 +15,7 @@ use crate::channel::{Abort, FailureReason, SendHandle};
 pub(super) struct Building<'g, P: Clone, M> {
     group: &'g mut SendGroup<P>,
     message: &'g mut M,
-    /// Bytes to make places for, set at the first look at a member: the message's length, where
+    /// Bytes to make places for, set at the first check of a member: the message's length, where
     /// that is known.
     wanted: Option<usize>,
     /// The message's length, once the message is encoded in a member's place.
@@ -201,7 +201,7 @@ impl<'g, P: Clone, M: GroupMessage> Building<'g, P, M> {
         }
     }
 
-    /// Returns the time at which to look again even without news from members.
+    /// Returns the time at which to look again even without changes from members.
     fn check_again(&self, failure: &GroupFailure<P>, deadline: Option<Instant>) -> Option<Instant> {
         let lacking = self.group.members.iter().filter(|member| member.is_lacking);
         let members = lacking.filter_map(|member| member.check_again(self.group.when_full));

@@ -26,7 +26,7 @@
 //!    end reads into is the device's until the read is done, or the queue pair is destroyed. The same
 //!    holds for each rail, and memory is free when it is free of all of them.
 //! 7. A queue pair is never just destroyed: it is moved to ERR, and the frames that arrived until
-//!    then are handed on before the link ends and before the queue pair is destroyed.
+//!    then are handed on before the wire ends and before the queue pair is destroyed.
 
 mod beside;
 mod pulling;
@@ -285,7 +285,7 @@ impl QueuePairWire {
     }
 }
 
-/// Returns the news that the local device refused a request of the peer.
+/// Returns the event that the local device refused a request of the peer.
 fn refused_request(request: &str, event: &AsyncEvent) -> EventOutcome {
     let why = format!("the device says that it broke the protocol: it made {request} ({event})");
     EventOutcome::Broke(Box::new(EndCause::lost(why)))
@@ -387,7 +387,7 @@ impl Wire for QueuePairWire {
     }
 
     /// Reads the connection beside the queue pair, which shows that the peer lives, or has given
-    /// the session up. Frames arrive as news of the device.
+    /// the session up. Frames arrive as events of the device.
     fn receive<F: Frames>(
         &mut self,
         socket: &mut WireSocket,

@@ -55,8 +55,8 @@ enum BatchPiece {
     Fill { length: usize },
 }
 
-// SAFETY: the pointers are to memory that the link keeps alive and that no thread writes until the
-// batch is written; the link moves between threads as a whole.
+// SAFETY: the pointers are to memory that the wire keeps alive and that no thread writes until the
+// batch is written; the wire moves between threads as a whole.
 unsafe impl Send for Outbound {}
 // SAFETY: lists that are not lent are empty.
 unsafe impl Send for Lists {}

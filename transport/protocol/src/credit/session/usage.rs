@@ -69,7 +69,7 @@ impl CreditUse {
         self.parting = self.parting.saturating_add(more).min(self.available());
         if must_ask {
             // A recall answers a question too: the credit that was given may be taken back before
-            // the peer was told of it.
+            // the peer was notified of it.
             (self.must_ask, self.has_asked) = (true, false);
         }
         Ok(())

@@ -398,7 +398,7 @@ fn one_message_that_is_a_frame_is_a_lone_record() {
     );
 }
 
-/// A lone record leads to no news. The sender is not told that credit is back or that the record
+/// A lone record leads to no report. The sender is not told that credit is back or that the record
 /// came, and the broker is not told that recalled credit is back.
 #[test]
 fn a_record_that_something_follows_from_is_no_lone_one() {

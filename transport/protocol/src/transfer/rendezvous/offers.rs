@@ -97,7 +97,7 @@ pub(crate) enum NextRead {
 pub(crate) struct Offered {
     /// The message's length.
     pub(crate) length: u64,
-    /// The host has not heard of the message yet.
+    /// The host has not learned of the message yet.
     pub(crate) is_new: bool,
     /// What was granted before, which is to be said now: how, and up to where.
     pub(crate) granted: Option<(Way, u64)>,
