@@ -232,7 +232,7 @@ mod tests {
         let expected = HostTags::new(&HERE, Party::Acceptor, HELLOS);
         let theirs = sent.recognized(&sent, &expected);
         assert!(!sent.same_boot(&theirs));
-        // Nor does an end that repeats what an acceptor of this host said in another conversation.
+        // Nor does an end that repeats what an acceptor of this host sent in another conversation.
         let earlier = HostTags::new(&HERE, Party::Acceptor, [b"an older Hello", HELLOS[1]]);
         assert!(!sent.same_boot(&earlier.recognized(&sent, &expected)));
     }

@@ -33,7 +33,7 @@ impl fmt::Debug for NodeIdentity {
 
 /// A node's own view of the host it runs on and of its process.
 ///
-/// A peer is told [hashes](crate::message::HostTags) of the host. They decide whether shared memory
+/// A peer is sent [hashes](crate::message::HostTags) of the host. They decide whether shared memory
 /// is tried, and the attempt decides the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostHint {

@@ -222,7 +222,7 @@ impl Conversation {
     pub(super) fn poll_transmit(&mut self) -> Option<Vec<u8>> {
         if let Some(tls) = &mut self.tls {
             if !tls.is_handshaking() && !self.unsealed.is_empty() {
-                // TLS that is broken has told the peer so already.
+                // TLS that is broken has notified the peer already.
                 let _ = tls.seal(&self.unsealed);
                 self.unsealed.clear();
             }

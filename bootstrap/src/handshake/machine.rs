@@ -32,7 +32,7 @@ pub struct Handshake {
     pub(super) state: State,
     /// Set where this end may offer an RDMA device.
     seeks_device: bool,
-    /// Tasks for the driver about sockets and queue pairs, each told once, in order.
+    /// Tasks for the driver about sockets and queue pairs, each handed out once, in order.
     pub(super) deferred: VecDeque<HandshakeEvent>,
 }
 

@@ -1,6 +1,6 @@
 //! Senders that go on after the restart of their peer.
 //!
-//! A [`LogSender`] sends a log that the program keeps. When the peer's next process has said how
+//! A [`LogSender`] sends a log that the program keeps. When the peer's next process has answered how
 //! far its log goes, the sender reads the rest from the program's [`LogSource`] and sends it. A
 //! [`LogGroup`] does so for several peers, and waits for a quorum of them.
 #![forbid(unsafe_code)]

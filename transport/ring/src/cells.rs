@@ -27,7 +27,7 @@
 //! 4. After its last store a guard only reads `asked`, the bell and the orphan. By then the
 //!    block may serve another channel; that costs one spurious ring, or one check of an orphan.
 //! 5. `asked` becomes ORPHANED when the receiver's handle goes while messages are out, and stays so
-//!    until the lease ends: no peer is told any more. From then on each guard looks, after its last
+//!    until the lease ends: no peer is notified any more. From then on each guard looks, after its last
 //!    store, whether it was the last, and the last one frees the memory that the guards read. It
 //!    becomes so, too, while the handle of a channel that is over waits for a cell.
 

@@ -484,7 +484,7 @@ const RUNS_ANEW: &str = "it runs anew";
 const LOST_PLACE: &str = "a session of another peer has taken its place: the node has as many \
                           sessions as its max_node_sessions allows, and this one was without a \
                           connection for longer than it had one";
-/// Reason why a peer does not come back if it has said so.
+/// Reason why a peer does not come back if it has sent that.
 pub(super) const GIVEN_UP: &str = "it has given the session up";
 /// Time within which a break is likely to come from the end of a process.
 const GRACE: Duration = Duration::from_millis(50);

@@ -120,7 +120,7 @@ impl Connection {
     }
 
     /// Tells the peer that the session is over, because it would otherwise wait for this end to
-    /// come back. Does nothing if that cannot be sent at once, or if a goodbye has said it before.
+    /// come back. Does nothing if that cannot be sent at once, or if a goodbye has done so before.
     pub(super) fn say_last_word(&mut self) {
         if self.core.reconnect.is_some() && !self.core.common.session.outgoing.sent_goodbye() {
             self.wire.say_last_word(&self.socket, LastWord::Abandoned);

@@ -72,7 +72,7 @@ pub struct ReceiveEnd {
     /// Messages with memory of their own among those, as the handle counts them.
     pub(crate) large_messages: Counter,
     pub(crate) large_bytes: Counter,
-    /// The count of released messages that the sender was last told, and the position from which
+    /// The count of released messages that the sender was last notified of, and the position from which
     /// the ring begins.
     notified_released: AtomicU64,
     notified_position: AtomicU64,
@@ -354,7 +354,7 @@ impl ReceiveEnd {
         agreed.map_or(0, |agreed| first_position(agreed.alignment as usize))
     }
 
-    /// Notes that the sender has been told `counters`.
+    /// Notes that the sender has been sent `counters`.
     pub(crate) fn notified(&self, counters: &Counters) {
         self.notified_released
             .store(counters.released, Ordering::Relaxed);

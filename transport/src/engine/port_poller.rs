@@ -33,7 +33,7 @@ pub(super) struct PortPoller {
     /// The findings of the poll before sleeping.
     found: [WorkCompletion; COMPLETIONS_PER_POLL],
     pub(super) count: usize,
-    /// True if the leaving queue pairs were told that the queue is empty, and the device has
+    /// True if the leaving queue pairs were notified that the queue is empty, and the device has
     /// reported no event since. An empty queue means something to them only after their last event.
     pub(super) is_notified_empty: bool,
     /// True if the next completion makes the channel readable.

@@ -149,7 +149,7 @@ impl PreparedPair {
     }
 
     /// Connects the queue pair to the peer's: RTR, RTS. The peer may send from now on. This end may
-    /// send once the peer has said that it has connected too.
+    /// send once the peer has reported that it has connected too.
     ///
     /// # Errors
     /// [`VerbsError`] if the ends do not fit, or if the device refuses. The queue pair is of no use

@@ -148,7 +148,7 @@ pub(crate) trait Wire {
     }
 
     /// Returns whether an RDMA port lends the buffers in which frames arrive. The engine must be
-    /// told when such a wire is gone.
+    /// notified when such a wire is gone.
     fn belongs_to_port(&self) -> bool {
         false
     }
@@ -182,7 +182,7 @@ pub(crate) trait Wire {
         false
     }
 
-    /// Returns whether the peer has said, on a connection beside the wire, that it does not come
+    /// Returns whether the peer has reported, on a connection beside the wire, that it does not come
     /// back.
     fn hears_last_word(&mut self, _socket: &WireSocket) -> bool {
         false

@@ -265,7 +265,7 @@ impl<O: Opener> Gathered<O> {
         }
     }
 
-    /// Looks at a member again from now on, because it has told.
+    /// Polls a member again from now on, because it has notified this end.
     fn heat(&mut self, number: usize) {
         if let Some(member) = self.members.get_mut(number).and_then(Option::as_mut) {
             member.handle.leave();
@@ -409,8 +409,8 @@ impl<O: Opener> Condition for Gathered<O> {
                 }
                 return Some(());
             }
-            // A member that told for another reason is hot again and would not tell. All are cooled
-            // before a sleep.
+            // A member that notified for another reason is polled again and would not notify. All are
+            // made idle before a sleep.
             if !self.is_registered || !self.cool_all() {
                 return None;
             }

@@ -31,7 +31,7 @@ pub struct ReservedBuffer {
 
     // The peer's talk.
     taken: u16,
-    /// The peer was told that we have taken all talk up to this number.
+    /// The peer was notified that we have taken all reports up to this number.
     answered: u16,
     owes_answer: bool,
 }
@@ -39,7 +39,7 @@ pub struct ReservedBuffer {
 /// A peer broke the rules of the reserved buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReserveOverrun {
-    /// The peer said more than we keep buffers for.
+    /// The peer sent more than we keep buffers for.
     #[error("{open} frames came for {kept} reserved buffers")]
     Talk {
         /// Talk that we have not answered.

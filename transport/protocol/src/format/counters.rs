@@ -21,7 +21,7 @@ pub struct Counters {
     pub acknowledgement_ended: bool,
 }
 
-/// A peer's counters contradict what it said before or what we sent.
+/// A peer's counters contradict what it reported before or what we sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ImpossibleCounters {
     /// A counter is ahead of what was published.

@@ -65,9 +65,9 @@ pub(crate) struct LocalEnd {
     pub(super) closed_there: bool,
     /// The two ends do not fit each other, so this one is of no use.
     is_mismatched: bool,
-    /// The peer has said that its end is gone.
+    /// The peer has reported that its end is gone.
     pub(super) received_close: bool,
-    /// The peer has been told that ours is gone.
+    /// The peer has been notified that ours is gone.
     pub(super) close_is_out: bool,
 }
 
@@ -397,7 +397,7 @@ impl EndTable {
         }
     }
 
-    /// Returns how many messages of sending end `end` have arrived, as the peer has said.
+    /// Returns how many messages of sending end `end` have arrived, as the peer has reported.
     #[must_use]
     pub fn received(&self, end: u32) -> u64 {
         match self.entries.get(end).map(|end| &end.state) {

@@ -34,7 +34,7 @@ pub(crate) struct ReceiveChannel {
     /// Large messages under way.
     pub(super) large: Transfers,
 
-    // Counters that this end knows, and counters that it told.
+    // Counters that this end knows, and counters that it reported.
     /// The counters of the handle's releases and acknowledgements.
     known: Counters,
     /// The counters that the sender received last.
@@ -415,5 +415,5 @@ impl ReceiveChannel {
 }
 
 /// The number of large messages that may be here without the sender's knowledge: as many as a
-/// sender has under way at the least. The sender is then told of them, so that it does not wait.
+/// sender has under way at the least. The sender is then notified of them, so that it does not wait.
 const KEPT_THERE: u32 = LARGE_PER_CHANNEL as u32 + 1;

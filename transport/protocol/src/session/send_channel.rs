@@ -28,7 +28,7 @@ pub(super) struct SendChannel {
     pub(super) sent_position: u64,
     /// Large messages under way.
     pub(super) large: Transfers,
-    /// Large messages that the handle has told, and whose announcement is not in a frame yet.
+    /// Large messages that the handle has handed over, and whose announcement is not in a frame yet.
     pub(super) unannounced: VecDeque<Unannounced>,
     /// Large messages that were announced, and that the peer has not said to have arrived.
     pub(super) unconfirmed: VecDeque<Unconfirmed>,

@@ -278,7 +278,7 @@ impl Transfers {
 
     /// The message at the front was written into its memory, all of it. Receiving side.
     ///
-    /// `None` if no memory was granted, another message is meant, or it was said before.
+    /// `None` if no memory was granted, another message is meant, or it was sent before.
     pub(crate) fn written(&mut self, sequence_low: u32) -> Option<u64> {
         let transfer = self.under_way.front_mut()?;
         let is_due = matches!(transfer.granted, Some(Way::Memory(_)))

@@ -72,7 +72,7 @@ pub struct Region {
 #[derive(Clone)]
 pub struct RegionSlice {
     bytes: Arc<RegionBytes>,
-    /// Dropped after `bytes`, so that whoever is told finds the slice gone.
+    /// Dropped after `bytes`, so that whoever is notified finds the slice gone.
     notified: NotifyWhenGone,
     start: usize,
     end: usize,

@@ -58,7 +58,7 @@ impl<T> Claimed<T> {
 
     fn tell(&self) {
         // TOLD, pairs with `take_changes`: the thread that takes the flag sees what the changes are about.
-        // A swap and not a store, which would overwrite the release of a thread that told before
+        // A swap and not a store, which would overwrite the release of a thread that notified before
         // this one. Model: loom_changes_of_two_threads.
         self.is_notified.swap(true, Ordering::Release);
         // LOOK, pairs with `unlock`: the lock is tried after the flag is set.
@@ -163,7 +163,7 @@ mod models {
     }
 
     /// Two threads have changes at once. The one that looks after the value sees the changes of both, even
-    /// if it told last.
+    /// if it notified last.
     ///
     /// Mutant: told_by_a_store.
     #[test]

@@ -265,7 +265,7 @@ impl SharedMemory {
 /// its handle was dropped.
 ///
 /// # Errors
-/// The channel is not open yet. The peer passes nothing before this node has told it where the
+/// The channel is not open yet. The peer passes nothing before this node has sent it where the
 /// receiving end's words are, which is when the channel is paired; and the peer has reported its own
 /// words on this socket before.
 fn receiver_of<'a>(

@@ -244,7 +244,7 @@ impl SharedMemory {
     }
 
     /// Makes the words of receiving end `end`, whose ring begins at `first_position`. The peer is
-    /// told of them when the channel is [`opened`](Self::opened).
+    /// notified of them when the channel is [`opened`](Self::opened).
     pub(in crate::connection) fn give_to_receiver(
         &mut self,
         end: u32,

@@ -19,7 +19,7 @@
 //!    the memory is not used again. Once the queue pair is destroyed, the memory is deregistered,
 //!    which blocks late writes, and unmapped.
 //! 5. A block that was granted ahead belongs to the peer too. The exception is the time from the
-//!    announcement of a message in it until the peer is told that this message is released.
+//!    announcement of a message in it until the peer is notified that this message is released.
 //! 6. A message that the peer reads is the peer's to read from when its window is bound until the
 //!    request that invalidates the window is done, or the queue pair is destroyed. Its memory is kept
 //!    as long. Memory that this

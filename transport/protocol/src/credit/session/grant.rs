@@ -23,7 +23,7 @@ pub struct CreditGrant {
     recall_notified: u64,
     /// No credit is lent beyond `lent`: the peer gets more only when it asks.
     must_ask: bool,
-    /// The peer is to be told that.
+    /// The peer is to be notified of that.
     ask_is_due: bool,
     /// The credit surrendered in all.
     surrendered: u64,
@@ -173,7 +173,7 @@ impl CreditGrant {
     }
 
     /// Takes this much back, at most as much as was not recalled before. Credit that is not out
-    /// comes back at once, the rest as it returns. If nothing is left then, the peer is told that
+    /// comes back at once, the rest as it returns. If nothing is left then, the peer is notified that
     /// it has to ask.
     pub fn recall(&mut self, credit: u64) {
         let credit = credit.min(self.lent - self.parting);

@@ -82,7 +82,7 @@ impl CreditUse {
     }
 
     /// Gives back recalled credit, as there is nothing to send. Returns what was surrendered in
-    /// all, if that has to be said in a frame that costs `cost` of it.
+    /// all, if that has to be sent in a frame that costs `cost` of it.
     pub fn surrender(&mut self, cost: u64) -> Option<u64> {
         if self.parting == 0 {
             return None;

@@ -38,7 +38,7 @@ fn credit(credit: u64) -> Vec<u8> {
     frame(FrameKind::Control, 0, u64::from(TALK), Some(extension), b"")
 }
 
-/// A mere answer to what was said up to `number`.
+/// A mere answer to what was sent up to `number`.
 fn answer(number: u16) -> Vec<u8> {
     let extension = Extension {
         answer: Some(number),

@@ -100,7 +100,7 @@ fn messages_that_did_not_arrive_are_replayed() {
     assert_eq!(events.last(), Some(&SessionEvent::Resumed { replayed: 2 }));
 }
 
-/// The damage is told ahead of the list, so that it is known when the session goes on.
+/// The damage is reported ahead of the list, so that it is known when the session goes on.
 #[test]
 fn damage_is_told_over_new_wires_and_over_no_others() {
     let mut session = sent_three();

@@ -68,7 +68,7 @@ impl Flood {
         (flood, session)
     }
 
-    /// Sends as much as can be sent now, and takes what the victim has said.
+    /// Sends as much as can be sent now, and takes what the victim has sent.
     fn go_on(&mut self) {
         match self {
             Self::OfFrames {
