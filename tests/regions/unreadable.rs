@@ -1,9 +1,13 @@
 //! A message whose memory the kernel cannot read, as of a mapped file whose medium fails: its channel
 //! ends at both ends with the cause, and everything else goes on.
 
-use std::{fs, fs::OpenOptions, path::PathBuf};
+use std::{fs, fs::OpenOptions};
 
-use ibex::{CloseReason, EndCause, Event, Integrity, Security, SendErrorKind, SharedSecret};
+use ibex::prelude::*;
+use ibex::{
+    CloseReason, EndCause, Event, Integrity, Security, SendErrorKind, SharedSecret,
+    calls::{CallErrorKind, Caller, Service},
+};
 
 use super::*;
 
@@ -32,11 +36,6 @@ impl ReadFor {
             }
         }
     }
-}
-
-/// Returns the path of a file of this test.
-fn path_of(name: &str) -> PathBuf {
-    env::temp_dir().join(format!("ibex-regions-{name}-{}", process::id()))
 }
 
 /// Maps a file with these bytes, of which the kernel reads only the first `readable` from now on.
@@ -205,5 +204,44 @@ fn a_message_that_cannot_be_copied_is_an_error_of_its_send_and_the_channel_goes_
         let whole = pair.region("whole");
         pair.sender.send_region(&whole.slice(..)).expect("sent");
         pair.take(&bytes());
+    }
+}
+
+/// Short requests and replies are copied into their frames.
+#[test]
+fn a_request_or_reply_that_cannot_be_copied_is_an_error_and_calls_go_on() {
+    for over in Over::each() {
+        let (there, address) = over.listener(Driver::Threads);
+        let here = over.builder(Driver::Threads).build().expect("a node");
+        let near = here.connect(address).expect("a session");
+        let far = there.accept().expect("a peer");
+        let region = cut_short("called", 5000);
+        let slice = region.slice(8190..8200);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let service = far.channel("blocks").codec::<Raw>().service();
+                let mut service: Service<[u8], [u8], Raw> = service.expect("a service");
+                while let Some(request) = service.next().expect("an orderly end") {
+                    if request.is_empty() {
+                        let refused = request.reply_region(&slice).expect_err("it is cut short");
+                        assert!(refused.to_string().contains("EFAULT"), "{refused}");
+                    } else {
+                        request.reply(&b"reply"[..]).expect("sent");
+                    }
+                }
+            });
+            let caller = near.channel("blocks").codec::<Raw>().caller();
+            let caller: Caller<[u8], [u8], Raw> = caller.expect("a caller");
+            for _ in 0..3 {
+                let refused = caller.call_region(&slice).expect_err("it is cut short");
+                assert_eq!(refused.kind(), CallErrorKind::NotSent, "{refused}");
+                assert!(refused.to_string().contains("EFAULT"), "{refused}");
+                let refused = caller.call(&[]).expect_err("the reply is cut short");
+                assert_eq!(refused.kind(), CallErrorKind::ReplyNotEncoded, "{refused}");
+                assert!(refused.to_string().contains("EFAULT"), "{refused}");
+                let reply = caller.call(b"request").expect("calls go on");
+                assert_eq!(reply[..], b"reply"[..]);
+            }
+        });
     }
 }

@@ -87,9 +87,9 @@ impl fmt::Display for Wording<'_> {
                  above the limit of {limit}; put the rest into the body"
             ),
             FailureReason::Encode(error) => write!(f, "the value cannot be encoded: {error}"),
-            FailureReason::Unreadable(bytes) => write!(
+            FailureReason::Unreadable(why) => write!(
                 f,
-                "channel \"{channel}\": nothing was sent to {peer}: {bytes}; the channel goes on: \
+                "channel \"{channel}\": nothing was sent to {peer}: {why}; the channel goes on: \
                  map the file again, and send what it has"
             ),
             FailureReason::Corrupt { sequence, why } => write!(

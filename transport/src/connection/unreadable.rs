@@ -2,7 +2,7 @@
 
 use std::ptr::NonNull;
 
-use ibex_ring::memory::UnreadableBytes;
+use ibex_ring::memory::mapped_file;
 
 use super::{Context, core::Core};
 use crate::{endpoint::state::EndReason, session::EndCause};
@@ -26,12 +26,11 @@ impl Core {
         }
         senders.forget_large(end, 0, &mut self.retained);
         self.common.session.ends.give_up_sender(end, sequence - 1);
-        let file = UnreadableBytes::new(place.addr().get(), read, length).file;
         let cause = EndCause::Unreadable {
             sequence,
             read,
             length,
-            file,
+            file: mapped_file(place.addr().get()),
         };
         let why = format!("{cause}; that message's channel has ended, and the session goes on");
         let cause = EndReason::Cause(cause);

@@ -8,7 +8,7 @@ use std::fmt;
 
 use ibex_base::Escaped;
 use ibex_protocol::format::{control::CloseReason, counters::Counters};
-use ibex_ring::memory::blame;
+use ibex_ring::memory::blamed;
 
 /// A channel's progress, as one of its ends knows it.
 ///
@@ -161,7 +161,7 @@ impl fmt::Display for EndCause {
                 f,
                 "the kernel could not read the memory of message {sequence} behind {read} of its \
                  {length} bytes (EFAULT): {}",
-                blame(file.as_deref())
+                blamed(file.as_deref())
             ),
         }
     }

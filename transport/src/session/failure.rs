@@ -7,7 +7,7 @@
 use std::{cmp::Ordering, error::Error, fmt, sync::Arc, time::Duration};
 
 use ibex_protocol::format::control::{ChannelSpec, Role};
-use ibex_ring::memory::{MemoryError, RegionUnfit, UnreadableBytes};
+use ibex_ring::memory::{MemoryError, RegionUnfit};
 
 use super::{Counts, EndCause, EndLabel, Suspension};
 
@@ -131,7 +131,7 @@ pub enum FailureReason {
     /// The bytes of a region's message cannot be read, as those of a mapped file that was cut short.
     /// Nothing was sent, and the channel stays usable.
     #[error("{0}")]
-    Unreadable(UnreadableBytes),
+    Unreadable(String),
     /// The bytes of a message are not a valid value. The message was released, and the next call
     /// continues after it.
     #[error("message {sequence} is not valid: {why}")]

@@ -33,7 +33,7 @@ use self::bytes::{OwnedBytes, RegionBytes, bounds, ends};
 pub use self::{
     bytes::{MappedBytes, mapped_bytes},
     provided::{ProvidedRegion, RegionUnfit},
-    reading::{UnreadableBytes, blame, copy_slice, is_of_file, read_by_kernel},
+    reading::{blamed, copy_slice, is_of_file, mapped_file, read_by_kernel, readable_bytes},
     shared::{PagesHeld, RegionFile, leave_to_peers, share_region},
 };
 use super::{Access, Mapping, MemoryUse};

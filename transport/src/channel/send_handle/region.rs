@@ -12,7 +12,7 @@ use ibex_protocol::format::{
     trace_context::TraceContext,
 };
 use ibex_ring::{
-    memory::{RegionSlice, UnreadableBytes, copy_slice},
+    memory::{RegionSlice, copy_slice},
     parking::Patience,
 };
 
@@ -96,7 +96,7 @@ impl Entered<'_> {
             sent.inspect_err(|_| end.gave_up_waiting())
         };
         sent.map_err(|error| match unreadable {
-            Some(bytes) => end.failed(FailureReason::Unreadable(bytes)),
+            Some(why) => end.failed(FailureReason::Unreadable(why)),
             None => error,
         })
     }
@@ -106,7 +106,7 @@ impl Entered<'_> {
         &mut self,
         message: SliceMessage<'_>,
         patience: Patience,
-        unreadable: &mut Option<UnreadableBytes>,
+        unreadable: &mut Option<String>,
     ) -> Result<u64, ChannelError> {
         let SliceMessage { header, body } = message;
         let end = self.end;
@@ -207,12 +207,12 @@ impl SendEnd {
 fn copy(
     body: &RegionSlice,
     slot: &mut [MaybeUninit<u8>],
-    unreadable: &mut Option<UnreadableBytes>,
+    unreadable: &mut Option<String>,
 ) -> Result<usize, Abort> {
     let slot = slot.get_mut(..body.len()).ok_or(Abort::Overflow)?;
-    copy_slice(body, slot).map_err(|bytes| {
-        *unreadable = Some(bytes.clone());
-        Abort::Failed(bytes.into())
+    copy_slice(body, slot).map_err(|why| {
+        *unreadable = Some(why.clone());
+        Abort::Failed(why.into())
     })?;
     Ok(body.len())
 }

@@ -95,9 +95,9 @@ impl StreamWire {
                     why_not_written(&Errno::FAULT.into(), Some(place), frames)
                 })?;
             }
-            // SAFETY: ring bytes stay until the peer has released them, which it cannot
-            // before they are sent; copies last as long as the batch; large messages, and rings of ends that are gone, are
-            // retained until the batch is written.
+            // SAFETY: ring bytes stay until the peer has released them, which it cannot before they are
+            // sent; copies last as long as the batch; large messages, and rings of ends that are gone,
+            // are retained until the batch is written.
             inline += u64::from(unsafe { outbound.push(place, coverage) });
             count += 1;
             if let Body::Chunk { end, chunk } = body {

@@ -3,64 +3,10 @@
 //! The file may be shorter by now, or its medium may fail. A load by this process is SIGBUS then. The
 //! kernel returns an error when it copies, so it copies whatever may be of a file.
 
-use std::{
-    fs, io,
-    mem::MaybeUninit,
-    process,
-    sync::atomic::{AtomicBool, Ordering},
-};
+use std::{borrow::Cow, fs, io, mem::MaybeUninit, process};
 
 use super::{RegionSlice, bytes::mapped_bytes};
 use crate::memory::huge_pages::mapped_range;
-
-/// A message's memory that the kernel could not read.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the kernel could not read the memory of a message behind {read} of its {length} bytes (EFAULT): \
-     {}",
-    blame(self.file.as_deref())
-)]
-#[non_exhaustive]
-pub struct UnreadableBytes {
-    /// The bytes of the message that were read.
-    pub read: u64,
-    /// The length of the message.
-    pub length: u64,
-    /// The file that the memory is mapped from, as the kernel names it, if it is one's.
-    pub file: Option<String>,
-}
-
-impl UnreadableBytes {
-    /// Describes a message of `length` bytes, of which the kernel could not read the one at `address`
-    /// behind `read` others.
-    #[must_use]
-    pub fn new(address: usize, read: u64, length: u64) -> Self {
-        let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
-        let file = file_at(&maps, address).map(str::to_owned);
-        Self { read, length, file }
-    }
-}
-
-/// Returns what to look at when the kernel cannot read memory that is mapped from `file`.
-#[must_use]
-pub fn blame(file: Option<&str>) -> String {
-    match file {
-        Some(file) => format!(
-            "it is mapped from the file {file}: see whether that was cut short, or its medium fails"
-        ),
-        None => {
-            "if that is a mapped file, see whether it was cut short, or its medium fails".into()
-        }
-    }
-}
-
-/// Returns the file that the memory at `address` is mapped from, by the lines of
-/// [proc_pid_maps(5)](https://man7.org/linux/man-pages/man5/proc_pid_maps.5.html).
-fn file_at(maps: &str, address: usize) -> Option<&str> {
-    let is_of = |line: &&str| mapped_range(line).is_some_and(|range| range.contains(&address));
-    let line = maps.lines().find(is_of)?;
-    line.find('/').map(|start| &line[start..])
-}
 
 /// Returns whether the slice is of a file that the program has mapped.
 #[must_use]
@@ -72,16 +18,35 @@ pub fn is_of_file(slice: &RegionSlice) -> bool {
 /// of a mapped file.
 ///
 /// # Errors
-/// Bytes of the file cannot be read.
-pub fn copy_slice(slice: &RegionSlice, to: &mut [MaybeUninit<u8>]) -> Result<(), UnreadableBytes> {
-    if is_of_file(slice) {
-        return copy_by_kernel(slice, to).map_err(|read| {
-            let address = slice.as_ptr().addr() + read;
-            UnreadableBytes::new(address, read as u64, slice.len() as u64)
-        });
+/// The reason why bytes of the file cannot be read.
+pub fn copy_slice(slice: &RegionSlice, to: &mut [MaybeUninit<u8>]) -> Result<(), String> {
+    if !is_of_file(slice) {
+        copy(slice, to);
+        return Ok(());
     }
-    copy(slice, to);
-    Ok(())
+    copy_by_kernel(slice, to).map_err(|read| unreadable(slice, read))
+}
+
+/// Returns the bytes of a slice, or the kernel's copy of them if the slice is of a mapped file.
+///
+/// # Errors
+/// The reason why bytes of the file cannot be read.
+pub fn readable_bytes(slice: &RegionSlice) -> Result<Cow<'_, [u8]>, String> {
+    if !is_of_file(slice) {
+        return Ok(Cow::Borrowed(slice));
+    }
+    let copy = read_by_kernel(slice).map(Cow::Owned);
+    copy.map_err(|read| unreadable(slice, read))
+}
+
+/// Describes a message of which the kernel could not read the byte behind `read` others.
+fn unreadable(message: &[u8], read: usize) -> String {
+    let file = mapped_file(message.as_ptr().addr() + read);
+    let (length, blamed) = (message.len(), blamed(file.as_deref()));
+    format!(
+        "the kernel could not read the memory of a message behind {read} of its {length} bytes \
+         (EFAULT): {blamed}"
+    )
 }
 
 /// Returns a copy of bytes that may be of a mapped file, which the kernel makes.
@@ -91,7 +56,7 @@ pub fn copy_slice(slice: &RegionSlice, to: &mut [MaybeUninit<u8>]) -> Result<(),
 pub fn read_by_kernel(from: &[u8]) -> Result<Vec<u8>, usize> {
     let mut copy = Vec::with_capacity(from.len());
     copy_by_kernel(from, copy.spare_capacity_mut())?;
-    // SAFETY: the capacity is that of `from`, and as many bytes were written.
+    // SAFETY: the capacity is that of `from` or more, and as many bytes were written.
     unsafe { copy.set_len(from.len()) };
     Ok(copy)
 }
@@ -105,39 +70,27 @@ pub fn read_by_kernel(from: &[u8]) -> Result<Vec<u8>, usize> {
 /// # Errors
 /// The number of bytes before the first one that cannot be read.
 fn copy_by_kernel(from: &[u8], to: &mut [MaybeUninit<u8>]) -> Result<(), usize> {
-    let to = &mut to[..from.len()];
-    // Relaxed: a thread that misses it finds out for itself.
-    if IS_REFUSED.load(Ordering::Relaxed) {
-        copy(from, to);
-        return Ok(());
-    }
-    let mut done = 0;
+    let (this, mut done) = (process::id().cast_signed(), 0);
     while done < from.len() {
         let (from, to) = (&from[done..], &mut to[done..]);
-        let local = libc::iovec {
-            iov_base: to.as_mut_ptr().cast(),
-            iov_len: to.len(),
-        };
-        let remote = libc::iovec {
-            iov_base: from.as_ptr().cast_mut().cast(),
+        let entry = |iov_base| libc::iovec {
+            iov_base,
             iov_len: from.len(),
         };
-        let this = process::id().cast_signed();
-        // SAFETY: the kernel writes at most `iov_len` bytes to `to`, which is borrowed exclusively, and
-        // only reads `from`. Each list has one entry, which lives until the call returns.
-        match unsafe { libc::process_vm_readv(this, &raw const local, 1, &raw const remote, 1, 0) }
-        {
-            0 => return Err(done),
-            copied @ 1.. => done += copied.unsigned_abs(),
-            _ => match io::Error::last_os_error().raw_os_error() {
-                Some(libc::EFAULT) => return Err(done),
-                Some(libc::EINTR) => {}
-                _ => {
-                    IS_REFUSED.store(true, Ordering::Relaxed);
-                    copy(from, to);
-                    return Ok(());
-                }
-            },
+        let local = entry(to[..from.len()].as_mut_ptr().cast());
+        let remote = entry(from.as_ptr().cast_mut().cast());
+        // SAFETY: the kernel writes at most `from.len()` bytes to `to`, which has them and is borrowed
+        // exclusively, and only reads `from`. Each list has one entry, which outlives the call.
+        let copied =
+            unsafe { libc::process_vm_readv(this, &raw const local, 1, &raw const remote, 1, 0) };
+        match (copied, io::Error::last_os_error().raw_os_error()) {
+            (1.., _) => done += copied.unsigned_abs(),
+            (0, _) | (_, Some(libc::EFAULT)) => return Err(done),
+            (_, Some(libc::EINTR)) => {}
+            _ => {
+                copy(from, to);
+                break;
+            }
         }
     }
     Ok(())
@@ -149,8 +102,33 @@ fn copy(from: &[u8], to: &mut [MaybeUninit<u8>]) {
     }
 }
 
-/// True once the kernel has refused to copy at all: it was built without, or a filter does not let it.
-static IS_REFUSED: AtomicBool = AtomicBool::new(false);
+/// Returns what to look at when the kernel cannot read memory that is mapped from `file`.
+#[must_use]
+pub fn blamed(file: Option<&str>) -> String {
+    match file {
+        Some(file) => format!(
+            "it is mapped from the file {file}: see whether that was cut short, or its medium fails"
+        ),
+        None => {
+            "if that is a mapped file, see whether it was cut short, or its medium fails".into()
+        }
+    }
+}
+
+/// Returns the file that the memory at `address` is mapped from, as the kernel names it, if it is one's.
+#[must_use]
+pub fn mapped_file(address: usize) -> Option<String> {
+    let maps = fs::read_to_string("/proc/self/maps").ok()?;
+    file_at(&maps, address).map(str::to_owned)
+}
+
+/// Finds the file of an address in the lines of
+/// [proc_pid_maps(5)](https://man7.org/linux/man-pages/man5/proc_pid_maps.5.html).
+fn file_at(maps: &str, address: usize) -> Option<&str> {
+    let is_of = |line: &&str| mapped_range(line).is_some_and(|range| range.contains(&address));
+    let line = maps.lines().find(is_of)?;
+    line.find('/').map(|start| &line[start..])
+}
 
 #[cfg(test)]
 mod tests {

@@ -161,12 +161,13 @@ fn bytes_that_a_mapped_file_lacks_are_an_error() {
         .collect();
     assert_eq!(read[..4900], content[100..5000]);
     let missing = copy_slice(&region.slice(10..), &mut copy).expect_err("they are gone");
-    let expected = UnreadableBytes {
-        read: 8192 - 110,
-        length: 20_000 - 110,
-        file: Some(path.to_str().unwrap().to_owned()),
-    };
-    assert_eq!(missing, expected);
+    let read = format!(
+        "behind {} of its {} bytes (EFAULT)",
+        8192 - 110,
+        20_000 - 110
+    );
+    assert!(missing.contains(&read), "{missing}");
+    assert!(missing.contains(path.to_str().unwrap()), "{missing}");
     std::fs::remove_file(&path).unwrap();
     let own = Region::from(content.clone());
     copy_slice(&own.slice(..), &mut copy).unwrap();
