@@ -63,7 +63,7 @@ fn main() -> Result<(), Error> {
     let (other, _peer) = UnixStream::pair()?;
     let sending = thread::spawn(move || send(address));
     let received = serve(&node, &other)?;
-    // The sender closes its node too, and waits for this one to say goodbye.
+    // The sender closes its node too, and waits for this one to send goodbye.
     drop(node);
     sending.join().map_err(|_| "the sender panicked")??;
     assert_eq!(received, MESSAGES * 1000);

@@ -27,7 +27,7 @@ impl LogSource<Entry> for Log {
         self.0.len() as u64
     }
 
-    /// Hears how many entries a replica has, and opens the channel.
+    /// Learns how many entries a replica has, and opens the channel.
     fn resume(&mut self, replica: Peer) -> LogAnswer<Entry> {
         Box::pin(async move {
             let mut position = replica.receiver::<u64>("position")?;

@@ -37,7 +37,7 @@ fn next(numbers: &mut FanIn<u64, Pod>) -> FanInEvent<Message<u64, Pod>> {
 fn peers_come_send_and_go() {
     for fabric in FABRICS {
         let (node, mut numbers) = server();
-        // One client is there before the first look, and four come later.
+        // One client is there before the first check, and four come later.
         let first = client(&node, fabric);
         let address = node.local_addr().expect("it listens");
         let sending = move |(_node, mut sender): (Node, Sender<u64, Pod>)| {

@@ -4,7 +4,7 @@
 //! The test counts all instructions of the receiving thread outside the kernel, including the
 //! engine's. Both nodes live in a child process under `Driver::Caller`, and the parent counts
 //! ([`stepping`]). One thread makes all calls, so the count does not depend on timing. The test
-//! compares medians, since now and then a message carries news.
+//! compares medians, since now and then a message carries counters.
 
 #[cfg(target_arch = "x86_64")]
 mod extent;

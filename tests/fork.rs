@@ -716,7 +716,7 @@ fn ready<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Two and a half times the interval of looks for idle sessions, of which the second takes memory
+/// Two and a half times the interval of checks for idle sessions, of which the second takes memory
 /// back.
 const SILENCE: Duration = Duration::from_millis(2500);
 /// The number of attempts to tell a child's change from one that an engine makes with time: such an

@@ -149,7 +149,7 @@ fn close(party: &mut Party) {
     let mut receiver = builder.window_bytes(4 << 20).receiver::<[u8]>().unwrap();
     receiver.opened(PATIENCE).unwrap();
     party.meet();
-    // The process is stopped before the word is sent, and hears it when it continues.
+    // The process is stopped before the word is sent, and receives it when it continues.
     let _: String = party.other.hear();
     drop(receiver);
     party.meet();

@@ -286,7 +286,7 @@ fn a_task_that_waits_for_room_has_its_time_and_one_that_gives_up_has_none() {
     }
     drop(first);
     receiver.try_recv().expect_err("nothing more was sent");
-    // Only a look at the counters shows the room, and this message does not wait for it.
+    // Only a check of the counters shows the room, and this message does not wait for it.
     sender.flush().expect("it was received");
     while sender.counts().released == 0 {
         near.poll();

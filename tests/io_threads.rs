@@ -1,4 +1,4 @@
-//! Nodes with several engines: the placement of sessions, and waits that the news of any engine
+//! Nodes with several engines: the placement of sessions, and waits that the events of any engine
 //! ends.
 #![forbid(unsafe_code)]
 

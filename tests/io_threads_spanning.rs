@@ -249,7 +249,7 @@ fn sessions_of_a_run_that_is_over_end_on_every_engine() {
                 assert!(is_certain, "{cause}");
                 gone += 1;
             }
-            // The engine of this session has not heard of the new incarnation yet.
+            // The engine of this session has not learned of the new incarnation yet.
             Event::Suspended { .. } | Event::Connected { .. } => {}
             other => panic!("{other}"),
         }

@@ -215,7 +215,7 @@ fn both_ends_log_the_end_of_a_session_with_its_reason() {
     }
 }
 
-/// A series of failures is one warning with the cause, and its end is told.
+/// A series of failures is one warning with the cause, and its end is reported.
 #[test]
 fn a_peer_that_is_kept_and_not_reached_is_one_warning() {
     let log = Log::of_process();

@@ -313,7 +313,7 @@ fn a_sender_that_tries_again_and_again_does_not_go_on() {
             let mut is_told = false;
             let mut attempts = 0;
             while attempts < 3 {
-                // Long enough for each attempt to be told of.
+                // Long enough for each attempt to be reported.
                 let sent = sender.send_timeout(&message, Duration::from_millis(1100));
                 let has_failed = sent.is_err();
                 while let Some(event) = events.try_next() {

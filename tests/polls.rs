@@ -208,7 +208,7 @@ fn another_waker_takes_the_place_of_the_one_before() {
         before.is_nobodys_but(&waker_before);
         let woken_before = before.get();
         sender.send(&1).expect("sent");
-        // Other news may wake the task as well.
+        // Other events may wake the task as well.
         let message = loop {
             after.is_woken();
             after.forget();

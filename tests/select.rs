@@ -167,7 +167,7 @@ fn a_fan_in_is_waited_for_as_a_receiver_is() {
         }
         assert_eq!((of_all, of_one), (2 * EACH, EACH));
 
-        // A later call finds the event that a look has found.
+        // A later call finds the event that a check has found.
         clients[0].0.send(&1).expect("sent");
         assert_eq!(select.ready(&mut [requests]), 0);
         assert_eq!(select.ready(&mut [requests]), 0);

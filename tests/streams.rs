@@ -455,7 +455,7 @@ fn a_listener_that_goes_leaves_its_backlog_to_the_next() {
     }
 }
 
-/// The connecting end may not have heard that the first listener went.
+/// The connecting end may not have learned that the first listener went.
 #[test]
 fn a_listener_that_is_bound_again_at_once_is_connected_to() {
     for fabric in FABRICS {
@@ -525,7 +525,7 @@ fn streams_of_all_peers_come_as_a_stream_until_the_node_is_closed() {
                 let peer = node.connect(address).expect("a session");
                 let mut stream = Stream::connect(&peer, "streams").expect("connected");
                 stream.write_all(&[number]).expect("written");
-                // The client's node says goodbye.
+                // The client's node sends goodbye.
                 assert_eq!(stream.read(&mut [0]).expect("the end"), 0);
             })
         })

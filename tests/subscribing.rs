@@ -98,7 +98,7 @@ fn an_end_that_waited_for_its_publisher_is_a_subscriber_once_it_is_open() {
     }
 }
 
-/// A fan-in that is told of a publisher is its subscriber.
+/// A fan-in that is notified of a publisher is its subscriber.
 #[test]
 fn what_is_sent_behind_joined_reaches_the_fan_in() {
     for mut pair in Pair::each(WhenFull::Wait) {

@@ -40,7 +40,7 @@ pub struct Finished<A> {
     /// word (`SO_PEERCRED`). `None` without a Unix socket, and for a process
     /// that this namespace cannot see.
     pub pid: Option<u32>,
-    /// The time at which this end had the connection, before the peer had said everything. It
+    /// The time at which this end had the connection, before the peer had sent everything. It
     /// orders two runs of one identity, in whichever order their handshakes end: a run that has
     /// ended cannot begin a handshake after the next run did and still finish it.
     pub began: Instant,

@@ -225,14 +225,14 @@ mod tests {
         assert!(ours.same_network(&theirs) && !ours.share_pids(&theirs));
     }
 
-    /// An end that sends back what it heard does not pass for an end on the same host.
+    /// An end that sends back what it received does not pass for an end on the same host.
     #[test]
     fn a_tag_that_is_sent_back_is_not_recognized() {
         let sent = HostTags::new(&HERE, Party::Dialer, HELLOS);
         let expected = HostTags::new(&HERE, Party::Acceptor, HELLOS);
         let theirs = sent.recognized(&sent, &expected);
         assert!(!sent.same_boot(&theirs));
-        // Nor does an end that repeats what an acceptor of this host said in another conversation.
+        // Nor does an end that repeats what an acceptor of this host sent in another conversation.
         let earlier = HostTags::new(&HERE, Party::Acceptor, [b"an older Hello", HELLOS[1]]);
         assert!(!sent.same_boot(&earlier.recognized(&sent, &expected)));
     }

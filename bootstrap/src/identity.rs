@@ -33,14 +33,14 @@ impl fmt::Debug for NodeIdentity {
 
 /// A node's own view of the host it runs on and of its process.
 ///
-/// A peer is told [hashes](crate::message::HostTags) of the host. They decide whether shared memory
+/// A peer is sent [hashes](crate::message::HostTags) of the host. They decide whether shared memory
 /// is tried, and the attempt decides the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostHint {
     /// The kernel's `boot_id`; all zero when it could not be read, and then no
     /// host counts as the same. It is never sent.
     pub boot_id: [u8; 16],
-    /// The process, as it sees itself. Only a peer in the same namespaces is told.
+    /// The process, as it sees itself. Only a peer in the same namespaces is sent it.
     pub pid: u32,
     /// The effective user, as the process sees it; [`HostHint::NO_USER`] where the process cannot
     /// see which user that is.

@@ -43,7 +43,7 @@ pub struct Local {
     /// True if the kernel or a sandbox denies this node the memory files that shm needs.
     /// Default: false.
     pub is_shm_denied: bool,
-    /// The node's RDMA devices. They are asked when a peer has said Hello, and not at all where
+    /// The node's RDMA devices. They are asked when a peer has sent Hello, and not at all where
     /// verbs is forbidden. Default: none.
     pub verbs_devices: Option<Arc<dyn VerbsDevices>>,
     /// The thread on which the node uses them, which clones share.

@@ -2,7 +2,7 @@
 //!
 //! Rules:
 //!
-//! - The version is a pure function of what both ends said, so both compute the same answer and the
+//! - The version is a pure function of what both ends sent, so both compute the same answer and the
 //!   same error. The dialer chooses the fabric so, and the acceptor checks that its offer allows it.
 //! - The error names the end and the wish that is the obstacle.
 //! - Only the reason why an end has no RDMA device is known to that end alone, which adds it to its

@@ -46,7 +46,7 @@ struct TakenPlaces {
     /// The places of sessions without a connection, by number.
     suspended: HashMap<u64, Suspended>,
     next_number: u64,
-    /// Sessions that have lost their places, and were not told yet.
+    /// Sessions that have lost their places, and were not notified yet.
     displaced: Vec<[u8; 16]>,
 }
 

@@ -124,7 +124,7 @@ fn a_resumption_that_is_cancelled_ends_at_once() {
     assert!(matches!(error, ResumeError::Cancelled { .. }), "{error}");
 }
 
-/// The peer has a session as soon as it has sent its *Ready*. It is told of the cancellation by the
+/// The peer has a session as soon as it has sent its *Ready*. It is notified of the cancellation by the
 /// owner of the dialer, who gets the session.
 #[test]
 fn a_session_that_nobody_wants_any_more_is_handed_out_as_such() {

@@ -106,7 +106,7 @@ pub(crate) fn run(options: &InfoOptions) -> Result<u8, Failure> {
 }
 
 impl Info {
-    /// Returns the reason against verbs if there is one. It may be long, so that it is told once.
+    /// Returns the reason against verbs if there is one. It may be long, so that it is printed once.
     fn against_verbs(&self) -> Option<&str> {
         let name = Fabric::Verbs.to_string();
         let verbs = self.fabrics.iter().find(|fabric| fabric.name == name)?;

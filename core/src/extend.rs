@@ -18,7 +18,7 @@ pub use ibex_base::{
 };
 pub use ibex_bootstrap::user_of_peer;
 pub use ibex_protocol::format::message_version::MessageVersion;
-pub use ibex_ring::parking;
+pub use ibex_ring::{memory::readable_bytes, parking};
 pub use ibex_transport::{
     channel::{
         Abort, Awaited, AwaitedEnd, ChannelError, EndLabel, RawMessage, ReceiveHandle, SendHandle,

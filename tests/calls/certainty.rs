@@ -274,7 +274,7 @@ fn a_session_that_ends_ends_its_calls_and_handlers() {
         let error = run(&here, echo.call_async(&question(2))).unwrap_err();
         assert_ne!(error.execution(), Execution::Executed);
         assert_eq!(echo.in_flight(), 0);
-        // If callers turn the engine, nothing else says goodbye.
+        // If callers turn the engine, nothing else sends goodbye.
         let _ = here.close(FOR_EVER);
         serving.join().unwrap();
     }

@@ -33,7 +33,7 @@ fn answer(number: u64) -> Result<u64, HandlerError> {
     }
 }
 
-/// Checks what a caller hears of `answer`.
+/// Checks what a caller learns of `answer`.
 fn check(number: u64, answer: Result<u64, CallError>) {
     match number {
         FAILS => {

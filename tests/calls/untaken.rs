@@ -240,7 +240,7 @@ fn a_reply_that_is_too_long_is_told_with_both_lengths() {
             let short = peer.channel("bytes").max_message_bytes(1000).codec::<Raw>();
             let short = short.caller::<[u8], [u8]>().unwrap();
             let short = short.with(CallOptions::new().idempotent(2));
-            // The handler is told, too, once the channel of replies is open.
+            // The handler is notified, too, once the channel of replies is open.
             assert_eq!(&short.call(b"short").unwrap()[..], b"short");
             let error = short.call(b"long").unwrap_err();
             assert_eq!(error.kind(), CallErrorKind::ReplyTooLong, "{error}");

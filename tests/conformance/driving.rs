@@ -280,7 +280,7 @@ fn own_event_loop(stage: &mut Stage) {
     }
 }
 
-/// A program that sleeps on `as_fd` looks at one end and then at another. The second look takes in
+/// A program that sleeps on `as_fd` polls one end and then another. The second check takes in
 /// messages for the first end.
 fn taken_in_by_another_end(stage: &mut Stage) {
     // Turns ask epoll only now and then, and act differently when they do.

@@ -1,4 +1,4 @@
-//! Sessions that end alone: either program ends one, for a reason that the other hears, and both
+//! Sessions that end alone: either program ends one, for a reason that the other receives, and both
 //! nodes go on.
 
 use std::time::Duration;
@@ -76,7 +76,7 @@ fn end(stage: &mut Stage, node: &Node, peer: &Peer, close: impl FnOnce(&Peer)) {
     stage.rendezvous("parted", node);
 }
 
-/// Hears the end of the session behind 100 messages.
+/// Receives the end of the session behind 100 messages.
 fn hear_end(stage: &mut Stage, node: &Node, peer: &Peer) {
     let mut out = receiver(peer, "out");
     let mut back = sender(peer, "back");

@@ -270,7 +270,7 @@ fn held_regions(stage: &mut Stage) {
 
 /// A region that the peer reads is busy until the peer has released the last message, in whatever order
 /// it does so. Then the program writes the next payload, which the peer reads without any delay of its
-/// news. Over other paths it is free when the message has gone.
+/// events. Over other paths it is free when the message has gone.
 fn held_pages(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     match stage.side {

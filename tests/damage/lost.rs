@@ -1,4 +1,4 @@
-//! Whole writes that are lost, with nothing behind them that would show it: a message, the news of
+//! Whole writes that are lost, with nothing behind them that would show it: a message, the report of
 //! its acknowledgement, and the questions and answers by which ends look for them. A call that waits
 //! returns, because the ends ask again until an answer shows the gap.
 

@@ -4,7 +4,7 @@ use std::{future, mem, pin::pin, thread, time::Duration};
 
 use ibex::prelude::*;
 use ibex::{
-    Peer, Pod, Raw, SendError, SendErrorKind,
+    Driver, Fabric, Peer, Pod, Raw, SendError, SendErrorKind,
     log::{LogAnswer, LogErrorKind, LogGroup, LogMemberState, LogSent, LogSource, LogTurn},
 };
 
@@ -12,6 +12,7 @@ use crate::{
     ByPeer, Outcome, SOON, Star, cells, in_state,
     log_lines::Log,
     numbers::{Numbers, SourceResult, answered, await_next, free_address, numbers},
+    over::Over,
     take_to_the_end,
 };
 
@@ -417,6 +418,34 @@ fn a_wait_for_a_member_that_nobody_reaches_names_the_one_that_was_lost() -> Outc
             drop(group);
         });
     }
+    Ok(())
+}
+
+/// Nothing wakes the task meanwhile but the notice.
+#[test]
+fn a_task_that_waits_for_a_member_that_nobody_reaches_logs_that_once() -> Outcome {
+    let log_lines = Log::of_process();
+    let star = Star::over(&Over::new(Fabric::Tcp), Driver::Threads, 1);
+    let mut group = star.group();
+    let absent = free_address();
+    let peers = star.node.keep_connected([absent])?;
+    group.join_at(&peers, absent);
+    let mut log = answered(1, || Ok(0));
+    let receiver = star.there[0].channel("numbers").codec::<Pod>().receiver()?;
+    thread::scope(|scope| {
+        scope.spawn(move || take_to_the_end(receiver, 1));
+        let waited = ["is waited for", &absent.to_string()];
+        let logged = async {
+            while log_lines.lines_with(&waited).is_empty() {
+                smol::Timer::after(SOON).await;
+            }
+            Ok(())
+        };
+        let waiting = group.wait_acked_async(&mut log, 1, 2);
+        smol::block_on(smol::future::or(waiting, logged)).expect("nobody else answers");
+        assert_eq!(log_lines.lines_with(&waited).len(), 1);
+        drop(group);
+    });
     Ok(())
 }
 

@@ -44,7 +44,7 @@ pub(crate) struct Said {
     pub(crate) payloads: Vec<Vec<u8>>,
     /// The latest counters of the peer's messages.
     pub(crate) counters: Counters,
-    /// Set when the node has said goodbye.
+    /// Set when the node has sent its goodbye.
     pub(crate) goodbye: bool,
 }
 

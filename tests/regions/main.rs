@@ -10,7 +10,7 @@ mod sending;
 mod unreadable;
 mod waiting;
 
-use std::{env, fs, fs::File, process, sync::Arc, thread, time::Duration};
+use std::{env, fs, fs::File, path::PathBuf, process, sync::Arc, thread, time::Duration};
 
 use ibex::{Driver, Fabric, Node, NodeBuilder, Peer, Raw, Receiver, Region, Sender};
 use over::Over;
@@ -120,9 +120,15 @@ fn pages() -> Region {
     region
 }
 
+/// Returns the path of a file that this thread's test alone has.
+fn path_of(name: &str) -> PathBuf {
+    let (process, thread) = (process::id(), thread::current().id());
+    env::temp_dir().join(format!("ibex-regions-{name}-{process}-{thread:?}"))
+}
+
 /// Maps the end of a file of its own, with these bytes.
 fn mapped(name: &str) -> Region {
-    let path = env::temp_dir().join(format!("ibex-regions-{name}-{}", process::id()));
+    let path = path_of(name);
     fs::write(&path, [&[0xee; BEFORE as usize][..], &bytes()].concat()).expect("a file");
     let file = File::open(&path).expect("it is there");
     fs::remove_file(&path).expect("it is there");

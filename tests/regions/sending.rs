@@ -133,7 +133,7 @@ fn an_aborted_channel_gives_its_regions_back() {
         pair.sender.send_region(&region.slice(..)).expect("sent");
         pair.sender.send_region(&region.slice(7..)).expect("sent");
         pair.sender.abort();
-        // What of it arrives before the news is the fabric's affair.
+        // What of it arrives before the events are the fabric's affair.
         while pair.receiver.next().is_ok_and(|next| next.is_some()) {}
         while !region.wait_free(MOMENT) {
             pair.there.poll();

@@ -194,7 +194,7 @@ fn channels_are_opened_and_closed_while_there_is_no_connection() {
             new.send(&3).unwrap();
             new.flush().unwrap();
         });
-        // Neither end hears of the other, and neither takes that for a failure.
+        // Neither end learns of the other, and neither takes that for a failure.
         let early = its_receiver.opened(Duration::from_millis(200));
         assert!(matches!(&early, Err(error) if error.kind() == RecvErrorKind::NotOpened));
         assert!(!opening.is_finished());

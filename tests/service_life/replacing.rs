@@ -16,7 +16,7 @@ use super::{LOOPBACK, over::Over};
 const WATCHDOG: Duration = Duration::from_secs(120);
 
 /// Takes the events by which all sessions leave the node `from`, if there is one, and the program
-/// is told of those with `to`.
+/// is notified of those with `to`.
 #[track_caller]
 fn expect_move(events: &mut PeersEvents, sessions: usize, from: Option<PeerId>, to: &Node) {
     let (mut draining, mut connected) = (0, 0);

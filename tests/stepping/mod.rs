@@ -21,7 +21,7 @@ use rustix::time::{self, ClockId};
 pub(crate) fn be_counted() {
     stay_with_parent().expect("it is awaited");
     let nothing = ptr::null_mut::<libc::c_void>();
-    // SAFETY: the request takes no arguments, and changes only who is told of this thread's
+    // SAFETY: the request takes no arguments, and changes only who is notified of this thread's
     // signals.
     let traced = unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, nothing, nothing) };
     assert_eq!(traced, 0, "nobody counts this process yet");

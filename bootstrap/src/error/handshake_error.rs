@@ -224,7 +224,7 @@ pub enum Garbling {
 
 impl HandshakeError {
     /// Returns whether bytes that changed, went missing or were doubled on their way may have led
-    /// to this error. If not, the checksums show that both ends heard each other correctly.
+    /// to this error. If not, the checksums show that both ends received each other's bytes correctly.
     pub(crate) fn may_be_garbling(&self) -> bool {
         match self {
             HandshakeError::Garbled { .. }

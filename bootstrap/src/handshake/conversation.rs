@@ -135,7 +135,7 @@ impl Conversation {
                 ..
             })) => {
                 self.end_with(match refusal.cause {
-                    // An end refuses only once it has said Hello, so this is another message, garbled.
+                    // An end refuses only once it has sent Hello, so this is another message, garbled.
                     _ if step == HandshakeStep::Hello => HandshakeError::Refused {
                         step,
                         reason: refusal.reason,
@@ -222,7 +222,7 @@ impl Conversation {
     pub(super) fn poll_transmit(&mut self) -> Option<Vec<u8>> {
         if let Some(tls) = &mut self.tls {
             if !tls.is_handshaking() && !self.unsealed.is_empty() {
-                // TLS that is broken has told the peer so already.
+                // TLS that is broken has notified the peer already.
                 let _ = tls.seal(&self.unsealed);
                 self.unsealed.clear();
             }

@@ -238,7 +238,7 @@ proptest! {
             }
         }
         let mut meeting = Meeting::on_hosts(&local(1), host(1), &local(2), host(2));
-        // Each end hears the other's whole stream; one of the streams has changed.
+        // Each end receives the other's whole stream; one of the streams has changed.
         meeting.replay(of_dialer, &stream);
         meeting.wait_for_ever();
         let dialer = meeting.dialer_end.expect("ended");
@@ -265,7 +265,7 @@ proptest! {
         let with_magic = [&MAGIC, &*bytes].concat();
         for bytes in [&bytes, &with_magic] {
             let mut meeting = Meeting::new(&local(1), &local(2));
-            // Both ends hear these bytes and no others.
+            // Both ends receive these bytes and no others.
             meeting.cut_after = 0;
             meeting.unix = Unix::IsElsewhere;
             meeting.dialer.handle_bytes(bytes);

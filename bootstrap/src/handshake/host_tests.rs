@@ -21,7 +21,7 @@ fn contains(bytes: &[u8], part: &[u8]) -> bool {
 }
 
 /// Neither end's bytes contain a fact of its host, whether the peer is on that host or not; only
-/// there it is told the process.
+/// there it is sent the process.
 #[test]
 fn no_fact_of_a_host_is_sent_as_it_is() {
     let elsewhere = HostHint {

@@ -32,7 +32,7 @@ pub struct Handshake {
     pub(super) state: State,
     /// Set where this end may offer an RDMA device.
     seeks_device: bool,
-    /// Tasks for the driver about sockets and queue pairs, each told once, in order.
+    /// Tasks for the driver about sockets and queue pairs, each handed out once, in order.
     pub(super) deferred: VecDeque<HandshakeEvent>,
 }
 
@@ -381,7 +381,7 @@ impl Handshake {
         }
     }
 
-    /// Continues now that the peer may hear of this end: with an Offer, unless it resumes.
+    /// Continues now that the peer may learn of this end: with an Offer, unless it resumes.
     fn go_on(&mut self, version: Version) {
         if let HandshakeRole::Resumer(_) = self.role {
             self.state = State::Offer(version);

@@ -210,7 +210,7 @@ impl Meeting {
         self.drive_acceptor();
     }
 
-    /// Returns whether both ends finish, at the latest by the deadline, if they hear `bytes` after
+    /// Returns whether both ends finish, at the latest by the deadline, if they receive `bytes` after
     /// `delivered` messages.
     pub(super) fn ends_in_spite_of(
         mut self,

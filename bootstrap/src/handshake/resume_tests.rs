@@ -37,7 +37,7 @@ fn a_session_goes_on_with_its_next_epoch() {
             }
         );
     }
-    // Such a dialer never heard what became of its attempts.
+    // Such a dialer never learned what became of its attempts.
     assert_eq!(Reunion::new(EPOCH + 7).goes_on().epoch, EPOCH + 7);
 }
 

@@ -129,7 +129,7 @@ fn an_end_that_gets_no_queue_pair_is_named_in_the_errors() {
         let why = "cannot make a queue pair: no such device";
         let said = format!("over verbs: the {name} node {why}");
         match end {
-            // Neither end has said anything about the session yet.
+            // Neither end has sent anything about the session yet.
             0 => {
                 reunion.run();
                 let (dialer, _) = reunion.ends();

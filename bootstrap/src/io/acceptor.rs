@@ -4,7 +4,7 @@
 //!
 //! 1. Nothing here waits, and every pending handshake has a deadline.
 //! 2. There are at most `max_pending` handshakes, and half as many from one address. A newcomer
-//!    displaces the oldest handshake that has not even said Hello: of its own address if that has
+//!    displaces the oldest handshake that has not even sent Hello: of its own address if that has
 //!    its share, else of all. Silent connections can so delay an honest peer, which says Hello at
 //!    once, but not keep it out.
 //! 3. A turn advances and accepts a bounded number of handshakes. The bound is low while handshakes
@@ -374,7 +374,7 @@ impl Acceptor {
     }
 
     /// Drops one of the handshakes that `may_go`: the oldest that is over, else the oldest that has
-    /// not said Hello, else the oldest.
+    /// not sent Hello, else the oldest.
     fn displace_one(&mut self, may_go: impl Fn(&PendingHandshake) -> bool) {
         let candidates = || self.pending.iter().filter(|(_, pending)| may_go(pending));
         if let Some((&key, _)) = candidates().find(|(_, pending)| pending.is_parting()) {

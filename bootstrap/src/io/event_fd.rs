@@ -21,7 +21,7 @@ impl EventFd {
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
-    /// Takes back all rings. Whatever they told of is to be looked at afterwards.
+    /// Takes back all rings. Whatever they announced is to be checked afterwards.
     pub(super) fn silence(&self) {
         // The read fails if nobody has rung.
         let _ = rustix::io::read(&self.0, &mut [0; 8]);

@@ -39,7 +39,7 @@ pub(super) struct PendingHandshake {
     is_received: bool,
     /// True if the set reports when `stream` takes more.
     watching_writes: bool,
-    /// Set once the handshake has failed and the peer is to hear why.
+    /// Set once the handshake has failed and the peer is to learn why.
     farewell: Option<Farewell>,
 
     // Shared memory.
@@ -268,7 +268,7 @@ impl PendingHandshake {
         self.stream.shutdown(Shutdown::Write).is_ok()
     }
 
-    /// Tells whether the handshake is over, and the peer still has to hear why.
+    /// Tells whether the handshake is over, and the peer still has to learn why.
     pub(super) fn is_parting(&self) -> bool {
         self.farewell.is_some()
     }
@@ -385,7 +385,7 @@ impl PendingHandshake {
     }
 
     /// Checks at an accepting end whether this process may open the files of one more session, once
-    /// the peer has said Hello: a stranger that says nothing costs less.
+    /// the peer has sent Hello: a stranger that says nothing costs less.
     fn check_for_descriptors(&mut self) {
         if !self.has_polled && self.has_hello() {
             self.has_polled = true;

@@ -1,6 +1,6 @@
 //! *Binding*: the first message behind an authenticated handshake of TLS.
 
-/// The end's view of what was said in clear. If the two views differ, a Hello was changed on its
+/// The end's view of what was sent in clear. If the two views differ, a Hello was changed on its
 /// way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Binding {

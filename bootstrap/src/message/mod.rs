@@ -10,7 +10,7 @@
 //! ```
 //!
 //! The checksum of the first message of an end behind its Hello also covers both Hellos, as they
-//! were sent. So each end finds out whether the other heard it correctly. The checksum stands where
+//! were sent. So each end finds out whether the other received them correctly. The checksum stands where
 //! earlier versions ignore it, so that they can read a *Refusal* all the same.
 //!
 //! Rules:

@@ -6,7 +6,7 @@ use crate::identity::Secret;
 /// acceptor's, with the session's secrets. Nothing else ever carries them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ready {
-    /// The sender's process, told only to a peer for which the number means the same process.
+    /// The sender's process, sent only to a peer for which the number means the same process.
     pub process: Option<u32>,
     /// The acceptor's half.
     pub session: Option<SessionSecrets>,

@@ -216,7 +216,7 @@ fn a_preference_beats_speed_and_gives_way() {
     );
     let shm = node(2, [Policy::Prefer, Policy::Auto, Policy::Auto], None);
     assert!(chosen(&shm, &plain(1)).starts_with("tcp: not shm"));
-    // An end whose preference is not met hears why, even if another fabric was as good.
+    // An end whose preference is not met learns why, even if another fabric was as good.
     let verbs = node(1, [Policy::Auto, Policy::Auto, Policy::Prefer], None);
     assert_eq!(
         chosen(&plain(1), &verbs),

@@ -20,7 +20,7 @@ fn credentials() -> Credentials {
     Security::shared_secret(secret).open().unwrap()
 }
 
-/// Returns what a dialer may send before it hears anything, if it guesses the other's mode: its
+/// Returns what a dialer may send before it receives anything, if it guesses the other's mode: its
 /// Hello, and the first flight of TLS, which makes the acceptor compute.
 pub(crate) fn first_flights(dialer: &Local) -> Vec<u8> {
     let host = HostHint {

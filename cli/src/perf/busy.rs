@@ -35,7 +35,7 @@ fn times(text: &str, cores: &[usize]) -> Option<(u64, u64)> {
     (found > 0).then_some((idle, all))
 }
 
-/// The least share at which it is told. A machine at rest has a percent or two.
+/// The least share at which it is reported. A machine at rest has a percent or two.
 pub(super) const TOLD: u64 = 10;
 
 #[cfg(test)]

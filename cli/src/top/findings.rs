@@ -204,7 +204,7 @@ pub(crate) fn percent(part: f64) -> String {
     format!("{:.0} %", 100.0 * part)
 }
 
-/// The part of the time from which on a wait is told of.
+/// The part of the time from which on a wait is reported.
 const WORTH_TELLING: f64 = 0.1;
-/// The breaks of a session from which on they are told of even if the last is long ago.
+/// The breaks of a session from which on they are reported even if the last is long ago.
 const MANY_BREAKS: u64 = 3;

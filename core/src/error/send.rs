@@ -41,6 +41,7 @@ use crate::{EndCause, PeerAt};
 /// | [`NotOpened`](SendErrorKind::NotOpened) | all, until the peer has opened its end | succeed once it has |
 /// | [`TooLong`](SendErrorKind::TooLong) | all | go on with other messages |
 /// | [`Encode`](SendErrorKind::Encode) | all | go on with other messages |
+/// | [`Unreadable`](SendErrorKind::Unreadable) | calls that send from a region | go on with other messages |
 /// | [`Memory`](SendErrorKind::Memory) | all | go on once there is memory |
 /// | [`Nested`](SendErrorKind::Nested) | all | go on behind the other message |
 /// | [`NoMembers`](SendErrorKind::NoMembers) | calls of a group | go on once a peer has joined |
@@ -74,6 +75,9 @@ kinds! {
         TooLong => InvalidInput,
         /// The codec refused the value. The channel goes on.
         Encode => InvalidInput,
+        /// The bytes of a region's message cannot be read: they are of a mapped file that was cut short,
+        /// or whose medium fails. The channel goes on.
+        Unreadable => InvalidData,
         /// There is no memory for the ring or the message. The channel goes on.
         Memory => OutOfMemory,
         /// The calling thread is in the middle of a message of the same channel: it holds a loan or permit
@@ -113,6 +117,7 @@ impl ChannelErrorKind for SendErrorKind {
                     Self::TooLong
                 }
                 FailureReason::Encode(_) => Self::Encode,
+                FailureReason::Unreadable(_) => Self::Unreadable,
                 FailureReason::Memory(_) => Self::Memory,
                 FailureReason::Nested => Self::Nested,
                 FailureReason::UsedAfterFork => Self::UsedAfterFork,
@@ -157,12 +162,12 @@ impl SendError {
     /// Returns whether the channel goes on: it was this message, or a lack that may pass.
     #[must_use]
     pub fn spares_channel(&self) -> bool {
-        use SendErrorKind::{Cancelled, Encode, Memory, Nested, NotAStream, TooLong};
+        use SendErrorKind::{Cancelled, Encode, Memory, Nested, NotAStream, TooLong, Unreadable};
         let kind = self.kind();
         self.is_transient()
             || matches!(
                 kind,
-                TooLong | Encode | Memory | Nested | Cancelled | NotAStream
+                TooLong | Encode | Unreadable | Memory | Nested | Cancelled | NotAStream
             )
     }
 

@@ -104,6 +104,11 @@ impl fmt::Display for FailureText<'_> {
                  above the limit of {limit}; put the rest into the body"
             ),
             FailureReason::Encode(error) => write!(f, "the value cannot be encoded: {error}"),
+            FailureReason::Unreadable(why) => write!(
+                f,
+                "channel \"{channel}\": nothing was sent to {peer}: {why}; the channel goes on: \
+                 map the file again, and send what it has"
+            ),
             FailureReason::Corrupt { sequence, why } => write!(
                 f,
                 "channel \"{channel}\": message {sequence} from {peer} is not valid: {why}; it was \

@@ -84,7 +84,7 @@ impl<T: ?Sized, C: Codec<T>> Message<T, C> {
 
     /// Tells the sender that the application is done with the message.
     ///
-    /// The sender hears of it once every message before this one is acknowledged too. A message
+    /// The sender learns of it once every message before this one is acknowledged too. A message
     /// that was dropped without `ack` ends that: no later one of its channel counts as
     /// acknowledged. The call does not wait. After the end of the channel or its session it only
     /// releases the message.

@@ -84,7 +84,7 @@ impl Sender<[u8], Raw> {
     ///
     /// | over | a [long](https://docs.rs/ibex/latest/ibex/guide/memory/index.html#large-payloads) message |
     /// |---|---|
-    /// | TCP | is written, or encrypted, from the slice |
+    /// | TCP | is written, or encrypted, from the slice; that of a mapped file is copied once to be encrypted or checked |
     /// | RDMA, from [pages of its own](crate::Region::zeroed) or a [mapped file](crate::Region::map) | is sent from the slice by the device, with which all of the region is registered once |
     /// | RDMA, from a `Vec<u8>` or an [owner](crate::Region::from_owner) | is copied once, as `send` copies it: registered pages are no longer a forked child's, and pages of the heap hold other objects as well |
     /// | shared memory, from [pages of its own](crate::Region::zeroed), to a process of the same user | is read where it lies by the peer, which maps all of the region for reading |

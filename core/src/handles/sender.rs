@@ -322,20 +322,20 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
         }
     }
 
-    /// Returns the sequence up to which everything is acknowledged, as far as this end has heard.
+    /// Returns the sequence up to which everything is acknowledged, as far as this end knows.
     #[must_use]
     pub fn acked(&self) -> u64 {
         self.handle.counts().acknowledged
     }
 
     /// Returns the sequence up to which the receiver has released everything, as far as this end
-    /// has heard.
+    /// knows.
     #[must_use]
     pub fn released(&self) -> u64 {
         self.handle.counts().released
     }
 
-    /// Returns all four counters, as far as this end has heard.
+    /// Returns all four counters, as far as this end knows.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.handle.counts()
@@ -349,7 +349,7 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
         self.handle.capacity()
     }
 
-    /// Returns whether the channel is over, as far as this end has heard: the receiver was closed
+    /// Returns whether the channel is over, as far as this end knows: the receiver was closed
     /// or dropped, or the session has ended. [`closed_async`](Self::closed_async) waits for that.
     #[must_use]
     pub fn is_closed(&self) -> bool {

@@ -116,7 +116,7 @@ impl Select {
     /// Like [`ready`](Self::ready), without waiting. Under
     /// [`Driver::Caller`](crate::Driver::Caller) it runs a turn when no end has something. The call
     /// asks the peer once for an acknowledgement that it looks for, so a program that calls it
-    /// again and again is told.
+    /// again and again is notified.
     ///
     /// # Panics
     ///

@@ -140,7 +140,7 @@ impl FailureCounts {
     }
 }
 
-/// Kind of failure, told of as one.
+/// Kind of failure, reported as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FailureKind(Discriminant<Problem>, Option<Discriminant<HandshakeError>>);
 

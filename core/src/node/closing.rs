@@ -96,7 +96,7 @@ impl Peer {
         self.close_because_async("", linger)
     }
 
-    /// Ends this session in a task, for a reason that the peer hears, as
+    /// Ends this session in a task, for a reason that the peer receives, as
     /// [`close_because`](Self::close_because) does.
     pub fn close_because_async(
         &self,

@@ -100,7 +100,7 @@ impl Node {
     /// others. Sessions stay, and a service still waits in `next`
     /// until the node is closed.
     ///
-    /// When all calls are answered, the peers hear that too. Every call of theirs without an answer
+    /// When all calls are answered, the peers learn that too. Every call of theirs without an answer
     /// is then known to be not executed, even one that is on its way when the node is closed.
     ///
     /// A drain cannot be undone. Calling again waits again, and reports what happened to the calls
@@ -251,5 +251,5 @@ impl DrainWait {
     }
 }
 
-/// The pause between two looks at whether peers have everything that was sent to them.
+/// The pause between two checks whether peers have everything that was sent to them.
 const CHECK_AGAIN: Duration = Duration::from_millis(2);

@@ -117,7 +117,7 @@ use crate::{
 ///
 /// A session is over in these cases:
 ///
-/// - The peer says goodbye, as a node that is closed does.
+/// - The peer sends goodbye, as a node that is closed does.
 /// - The peer's process is known to have ended. The kernel says so over shared memory, and where the
 ///   connection stays in one network namespace; elsewhere the process says so when it answers again under the same [identity](NodeBuilder::identity).
 /// - The peer says that it does not have the session any more.

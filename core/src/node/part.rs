@@ -67,7 +67,7 @@ impl NodePart {
     }
 
     /// Makes the node take times of messages, for [`NodeView::slow_messages`]. Each message costs it
-    /// two to four looks at the clock.
+    /// two to four readings of the clock.
     #[must_use]
     pub fn with_times_of_messages(self) -> Self {
         Self {

@@ -9,7 +9,7 @@ use crate::stats::SlowMessage;
 impl Node {
     /// Returns the slowest messages of the last minute, at most 32 with the slowest first, and where
     /// their time went. There are none unless the node was built with `inspect` (`ibex::prelude`): only
-    /// such a node takes times, and each message costs it two to four looks at the clock.
+    /// such a node takes times, and each message costs it two to four readings of the clock.
     ///
     /// Each end has its own account of a message, by its own clock: the sending end of the way into
     /// the wire and of the answer, the receiving end of its queue and its program.

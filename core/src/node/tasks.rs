@@ -79,7 +79,7 @@ fn spawn_for(
     Ok(())
 }
 
-/// The task that turns an engine when the reactor has news.
+/// The task that turns an engine when the reactor has events.
 struct DrivingTask {
     event_loop: Arc<EventLoop>,
     runtime: Arc<Runtime>,
@@ -97,7 +97,7 @@ impl DrivingTask {
             RUNS_TASKS.set(true);
         }
         // The reactor's readiness is cleared before the engine looks. A descriptor that becomes
-        // ready after the look makes the set ready anew.
+        // ready after the poll makes the set ready anew.
         loop {
             match self.descriptor.poll_read_ready(context) {
                 Poll::Pending => break,
@@ -152,7 +152,7 @@ fn holds_up_tasks() -> bool {
     RUNS_TASKS.get() && Handle::try_current().is_ok_and(|handle| shares_one_thread(&handle))
 }
 
-/// Limit of the steps in one poll. Usually the second step finds nothing, and parks unless a look is
+/// Limit of the steps in one poll. Usually the second step finds nothing, and parks unless a poll is
 /// worth it. A task that yields makes a multi-thread runtime wake another of its threads.
 const STEPS: u32 = 2;
 

@@ -66,14 +66,14 @@ settings! {
     pub fn open_timeout(timeout: Duration);
 
     /// Sets, at a receiving end, the number of acknowledged or released messages after which its
-    /// sender hears of them at the latest.
+    /// sender learns of them at the latest.
     #[default(HALF_WINDOW => "half a window, and whenever the sender waits")] #[range(1..=1048576)]
     /// Half the window is the maximum.
     ///
     /// A smaller number helps a sender that reads [`acked`](crate::Sender::acked) without waiting,
     /// or that waits for several receivers. Each notice costs a small frame if no other frame goes
     /// that way, some 2 µs at both ends together over TCP. Over shared memory it costs the receiver
-    /// a look at what was acknowledged.
+    /// a check of what was acknowledged.
     ///
     /// The receiver counts acknowledgements, and tells the sender, when it is next asked for a
     /// message; while the sender waits, at once.

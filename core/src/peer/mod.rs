@@ -159,7 +159,7 @@ impl Peer {
         self.session.close("", linger)
     }
 
-    /// Ends this session as [`close`](Self::close) does, for a `reason` that the peer hears: the
+    /// Ends this session as [`close`](Self::close) does, for a `reason` that the peer receives: the
     /// peer's errors and its [`Event::Gone`](crate::Event::Gone) have it in
     /// [`EndedByPeer`](crate::EndCause::EndedByPeer). Of a longer text the first 255 bytes travel.
     ///

@@ -93,7 +93,7 @@ settings! {
         self
     }
 
-    /// Sets the most receive buffers that one session's peer may fill before it hears from this
+    /// Sets the most receive buffers that one session's peer may fill before it receives from this
     /// node. The number is lower when many peers want buffers.
     #[default(64)] #[range(2..=65536)]
     /// A higher number keeps a longer or faster link busy.

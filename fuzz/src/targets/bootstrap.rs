@@ -477,7 +477,7 @@ fn arrives_by(world: u8) -> usize {
     usize::from(world >> 3) + 1
 }
 
-/// Returns the bytes that a dialer hears after it has sent `hello`.
+/// Returns the bytes that a dialer receives after it has sent `hello`.
 fn mended_for_dialer(world: u8, half: &[u8], hello: Option<Vec<u8>>) -> Vec<u8> {
     let hello = hello.expect("it speaks first");
     match is_mended(world) {

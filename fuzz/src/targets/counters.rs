@@ -16,7 +16,7 @@ use ibex_ring::{Producer, Released, RingMemory};
 use crate::Seed;
 use crate::reader::Reader;
 
-/// Feeds consecutive news as they stand in frames. Accepts them if both senders believe them and
+/// Feeds consecutive changes as they stand in frames. Accepts them if both senders believe them and
 /// they move something.
 pub(crate) fn accepts(bytes: &[u8]) -> bool {
     let mut reader = Reader::new(bytes);
@@ -61,7 +61,7 @@ pub(crate) fn accepts(bytes: &[u8]) -> bool {
     reader.is_empty() && moved
 }
 
-/// Returns news of a receiver that keeps up, and of one that lags and then ends acknowledgement.
+/// Returns changes of a receiver that keeps up, and of one that lags and then ends acknowledgement.
 pub(crate) fn seeds() -> Vec<Seed> {
     let counters = |received, released: u64, acknowledged| Counters {
         received,

@@ -57,7 +57,7 @@ pub(crate) fn accepts(bytes: &[u8]) -> bool {
     any
 }
 
-/// Reads a frame, whether its head is right or not, as a link does.
+/// Reads a frame, whether its head is right or not, as a wire does.
 fn hear(number: u64, bytes: &[u8], payloads: bool, alignment: usize) -> Result<(), DamagedFrame> {
     let Some(head) = verify_head(number, bytes)? else {
         return Ok(());

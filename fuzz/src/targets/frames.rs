@@ -393,7 +393,7 @@ impl Node {
         self.send_some();
     }
 
-    /// Asks to be told when everything is received, released and acknowledged.
+    /// Asks to be notified when everything is received, released and acknowledged.
     fn ask_for_all(&mut self) {
         self.send_some();
         let published = self.ring.published;

@@ -272,7 +272,7 @@ impl Member {
     }
 }
 
-/// Lets the acceptor hear `bytes` and do what it wants done. Returns the outcome of its handshake,
+/// Lets the acceptor receive `bytes` and do what it wants done. Returns the outcome of its handshake,
 /// if it is over, and its output.
 fn hears(acceptor: &mut Handshake, bytes: &[u8]) -> (Option<bool>, Vec<u8>) {
     let (mut end, mut said) = (None, Vec::new());

@@ -96,7 +96,7 @@ impl<S: Copy + PartialEq + fmt::Display> Remote<S> {
         }
     }
 
-    /// Makes the new account the valid one. All channels are news: they may be on another session.
+    /// Makes the new account the valid one. All channels are new: they may be on another session.
     fn complete(&mut self) -> News {
         let Some(next) = self.next.take() else {
             return News::default();

@@ -160,7 +160,7 @@ impl Shared {
     pub(crate) fn set_closed(&self) {
         self.is_closed.store(true, Ordering::Relaxed);
         self.peers().clear();
-        // A program that lists the offers now is told of the end.
+        // A program that lists the offers now is notified of the end.
         self.offers_changed();
     }
 }

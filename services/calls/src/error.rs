@@ -82,7 +82,7 @@ pub enum CallErrorKind {
     /// [`PeersCaller`](crate::PeersCaller): its [`Peers`](ibex_peers::discovery::Peers) were
     /// dropped or the node was closed, or the process is a fork.
     NoSession,
-    /// The deadline passed. A handler that has the request is told.
+    /// The deadline passed. A handler that has the request is notified.
     DeadlineExceeded,
     /// The session has no connection, and the call is one that [fails
     /// then](crate::CallOptions::fail_while_suspended), or one of a
@@ -160,7 +160,7 @@ pub(super) enum CallFailure {
     /// No handler got the request, as the service said.
     #[error(" did not execute the call: {_0}")]
     Refused(Refused),
-    /// The deadline passed. The handler is told.
+    /// The deadline passed. The handler is notified.
     #[error(
         " did not answer before the call's deadline{}; {}",
         cut_off(.suspended.as_deref()),

@@ -9,7 +9,7 @@ use ibex_core::{
         Codec, EncodeError, Invalid, Raw, SlotWriter,
         bytemuck::{self, Pod, Zeroable},
     },
-    extend::{Abort, RawMessage},
+    extend::{Abort, RawMessage, readable_bytes},
 };
 
 use crate::call_extension::{CallExtension, MalformedExtension, WrittenExtension};
@@ -95,7 +95,8 @@ impl Content for SliceContent<'_> {
     }
 
     fn write(&self, slot: &mut SlotWriter<'_>) -> Result<(), EncodeError> {
-        Ok(slot.write(self.0)?)
+        let bytes = readable_bytes(self.0).map_err(|why| EncodeError::Failed(why.into()))?;
+        Ok(slot.write(&bytes)?)
     }
 
     fn slice(&self) -> Option<&RegionSlice> {
@@ -216,7 +217,7 @@ pub(super) enum FrameBody {
     Other(OtherBody),
 }
 
-/// The bytes of few frames. They are a type of their own, so that the others find by one look that
+/// The bytes of few frames. They are a type of their own, so that the others find by one check that
 /// they are not among these.
 #[derive(Debug)]
 pub(super) enum OtherBody {

@@ -55,7 +55,7 @@
 //!
 //! *Waiting.* A writer may be ahead of its reader by a channel's `window_bytes`. A pending read and
 //! a pending write of one stream may belong to different tasks. Each waker is called once there is
-//! news for it, whatever else is polled meanwhile, as with a socket: a flush that is ready takes
+//! events for it, whatever else is polled meanwhile, as with a socket: a flush that is ready takes
 //! back no waker of a write, and a call that gets through wakes the task that had to wait before
 //! it. Futures and polls may be dropped at any time. A pending read has taken nothing, and a
 //! pending write has written nothing, except that of a region, which goes in pieces.

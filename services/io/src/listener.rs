@@ -52,7 +52,7 @@ pub struct Listener {
     name: TakenName,
     requests: FanIn<Announced, Announcement>,
     /// A request whose ends could not be opened, to be tried again. It is dropped behind `requests`:
-    /// its peer then hears that the listener is gone, and leaves the request to the next one.
+    /// its peer then learns that the listener is gone, and leaves the request to the next one.
     held: Option<PendingAnnouncement>,
     is_over: bool,
 }

@@ -234,9 +234,9 @@ impl LogError {
 
     /// Returns whether the message that comes next cannot be sent to any far end.
     pub(super) fn is_of_message(&self) -> bool {
-        use SendErrorKind::{Encode, Nested, TooLong};
+        use SendErrorKind::{Encode, Nested, TooLong, Unreadable};
         let kind = self.send_error().map(SendError::kind);
-        matches!(kind, Some(TooLong | Encode | Nested))
+        matches!(kind, Some(TooLong | Encode | Unreadable | Nested))
     }
 
     /// Returns the text of a source's error that is one of ibex's own: a call or a channel failed, so

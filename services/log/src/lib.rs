@@ -1,6 +1,6 @@
 //! Senders that go on after the restart of their peer.
 //!
-//! A [`LogSender`] sends a log that the program keeps. When the peer's next process has said how
+//! A [`LogSender`] sends a log that the program keeps. When the peer's next process has answered how
 //! far its log goes, the sender reads the rest from the program's [`LogSource`] and sends it. A
 //! [`LogGroup`] does so for several peers, and waits for a quorum of them.
 #![forbid(unsafe_code)]
@@ -317,7 +317,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         self.progress.position()
     }
 
-    /// The far end has the log up to here, as far as this end has heard.
+    /// The far end has the log up to here, as far as this end knows.
     #[must_use]
     pub fn acked(&self) -> u64 {
         let counts = self.channel.as_ref().map(Sender::counts);

@@ -28,7 +28,7 @@ pub(super) type AlarmKey = (Instant, u64);
 
 impl TaskAlarms {
     /// Has `waker` called at `at`, and no longer at the time of the alarm `held`. Returns whether
-    /// this is sooner than the keeper's next look, so that it has to be told. After
+    /// this is sooner than the keeper's next check, so that it has to be notified. After
     /// [`end`](Self::end) the waker is not called any more.
     pub(super) fn set(&self, held: &mut Option<AlarmKey>, at: Instant, waker: &Waker) -> bool {
         if fork::is_child() {

@@ -52,7 +52,7 @@ impl Shown {
     }
 }
 
-/// Result of a look by a call that waits; `None` within if nothing more will come.
+/// Result of a check by a call that waits; `None` within if nothing more will come.
 pub(crate) type BoardPoll<T> = Option<Option<T>>;
 
 impl Board {
@@ -129,7 +129,7 @@ impl Board {
         self.lock().distinct()
     }
 
-    /// Returns the number of the changes so far. The slot's barriers order the look of a waiter
+    /// Returns the number of the changes so far. The slot's barriers order the check of a waiter
     /// after its registration.
     pub(super) fn version(&self) -> u64 {
         self.version.load(Ordering::Relaxed)

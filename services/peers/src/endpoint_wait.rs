@@ -125,7 +125,7 @@ impl<T> Endpoints<T> {
             if self.is_open(endpoint) == Some(true) {
                 return Poll::Pending;
             }
-            // Before the look at the board, whose end comes before that of the alarms.
+            // Before the check of the board, whose end comes before that of the alarms.
             alarm.set_within(POLL_FOR_OPEN, context.waker());
             let is_over = self.board.is_over();
             match self.is_open(endpoint) {

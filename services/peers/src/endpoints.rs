@@ -67,7 +67,7 @@ pub enum NoEndpoint {
     Excluded,
 }
 
-/// Result of a look for an endpoint.
+/// Result of a check for an endpoint.
 pub(super) enum EndpointPoll<T> {
     Chosen(ChosenEndpoint<T>),
     /// The board has changed.
@@ -79,7 +79,7 @@ pub(super) enum EndpointPoll<T> {
 
 impl<T> Endpoints<T> {
     /// Creates the endpoints of a keeping. `open` opens the handle in a new session, and `is_open`
-    /// tells whether the peer has opened its end; `None` if that cannot be said now.
+    /// tells whether the peer has opened its end; `None` if that is not known now.
     pub(super) fn new(
         board: Arc<Board>,
         inbox: Arc<Inbox>,
@@ -173,7 +173,7 @@ impl<T> Endpoints<T> {
         })
     }
 
-    /// Returns what a look has found. `None` says that another look is needed.
+    /// Returns what a check has found. `None` says that another check is needed.
     pub(super) fn result(
         &self,
         found: BoardPoll<EndpointPoll<T>>,
@@ -284,7 +284,7 @@ impl<T> Endpoints<T> {
         }
     }
 
-    /// Returns whether the peer has opened its end; `None` if that cannot be said now.
+    /// Returns whether the peer has opened its end; `None` if that is not known now.
     pub(super) fn is_open(&self, endpoint: &PeerEndpoint<T>) -> Option<bool> {
         if endpoint.is_open.load(Ordering::Relaxed) {
             return Some(true);

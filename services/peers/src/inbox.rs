@@ -1,4 +1,4 @@
-//! News for the keeper, and its sleep until there is some.
+//! Events for the keeper, and its sleep until there are some.
 
 use std::{
     sync::{
@@ -14,7 +14,7 @@ use ibex_core::extend::parking::{self, AtSlot, ReadySet, WaitSlot};
 use super::alarms::{AlarmKey, TaskAlarms};
 use crate::addresses::DiscoveryError;
 
-/// News for the keeper. A thread that leaves news never waits for the keeper.
+/// Events for the keeper. A thread that leaves events never waits for the keeper.
 #[derive(Default)]
 pub(super) struct Inbox {
     changes: Arc<ReadySet<Changes>>,
@@ -52,12 +52,12 @@ impl Inbox {
         }
     }
 
-    /// Returns a waker that leaves the news that `make` makes.
+    /// Returns a waker that leaves the event that `make` makes.
     pub(super) fn waker(&self, make: impl Fn() -> Changes + Send + Sync + 'static) -> Waker {
         self.changes.waker(make)
     }
 
-    /// Returns the next news; `None` when `due` has come, or at once after the stop.
+    /// Returns the next event; `None` when `due` has come, or at once after the stop.
     pub(super) fn next(&self, due: Option<Instant>) -> Option<Changes> {
         let check = || match self.is_stopped() {
             true => Some(None),

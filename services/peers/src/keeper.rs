@@ -433,7 +433,7 @@ pub(super) fn ask(mut discovery: Box<dyn Discovery>, inbox: &Inbox) {
     }
 }
 
-/// The reason that a peer hears when its address is let go.
+/// The reason that a peer receives when its address is let go.
 const NOT_LISTED: &str = "its address is no longer listed";
 /// The pauses before an address is dialed again, or asked for again.
 const BACK_OFF: BackOff = BackOff::new(Duration::from_millis(200), Duration::from_secs(5));

@@ -1,7 +1,7 @@
 //! Peers that a node stays connected to.
 //!
-//! A *keeper* is a thread that sleeps unless there is news. The keeper knows the addresses and the
-//! state of each (`keeper.rs`). Everything else only leaves it news (`inbox.rs`): the thread that asks
+//! A *keeper* is a thread that sleeps unless there are events. The keeper knows the addresses and the
+//! state of each (`keeper.rs`). Everything else only leaves events for it (`inbox.rs`): the thread that asks
 //! the discovery, an attempt that has an outcome, a session that ends, the handle. The keeper puts its
 //! decisions on a *board* (`board.rs`), where the program's calls look and wait. The keeper also calls
 //! the wakers of tasks that wait for a time (`alarms.rs`). `endpoints.rs` follows the board for those
@@ -116,7 +116,7 @@ pub trait KeepConnected {
     /// The call returns at once. One thread sleeps until there is something to do, and another asks
     /// the discovery as long as it has more to say. The node's engine dials. Under
     /// [`Driver::Caller`](ibex_core::Driver::Caller) the program has to turn it, by the calls that wait
-    /// here or by others; without turns no peer is reached, and the keeper hears of no session's
+    /// here or by others; without turns no peer is reached, and the keeper learns of no session's
     /// end.
     ///
     /// ```

@@ -35,7 +35,7 @@ pub struct Process {
     child: Child,
     pidfd: OwnedFd,
     ended: Option<ExitStatus>,
-    /// Its standard output, once a line of it was heard.
+    /// Its standard output, once a line of it has come.
     says: Option<BufReader<ChildStdout>>,
 }
 

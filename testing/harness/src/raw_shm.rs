@@ -9,7 +9,7 @@
 //!
 //! *Stream*: a ring of packed messages and two words on lines of their own: PUBLISHED, stored every
 //! 16 messages or `STREAM_PART` bytes if that is less, and ROOM, stored every quarter ring. An end
-//! reads the other's word when it stores its own, and backs off if there is no news.
+//! reads the other's word when it stores its own, and backs off if there is no change.
 
 use std::sync::atomic::Ordering::Release;
 

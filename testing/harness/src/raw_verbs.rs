@@ -29,7 +29,7 @@ pub(crate) struct RawVerbs {
     filled: usize,        // bytes of the frame that is being filled
     credit: u64,          // frames that the peer can take
     unread: Range<usize>, // bytes of the last frame that are not checked yet
-    owed: u64,            // frames that we have taken and not told of
+    owed: u64,            // frames that we have taken and not reported
 }
 
 impl RawVerbs {

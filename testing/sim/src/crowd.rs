@@ -195,7 +195,7 @@ impl Crowd {
         Ok(())
     }
 
-    /// Does the part of a link: reports events to the broker, and carries out its decisions.
+    /// Does the part of a connection: reports events to the broker, and carries out its decisions.
     fn share(&mut self, index: usize) {
         self.report(index);
         let peers = &mut self.peers;

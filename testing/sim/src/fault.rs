@@ -18,7 +18,7 @@ pub enum Fault {
     Crash,
     /// The last bytes that a dead side wrote are lost.
     Loss,
-    /// A session says goodbye while channels are busy.
+    /// A session sends goodbye while channels are busy.
     Goodbye,
     /// An engine recalls credit.
     Recall,

@@ -8,9 +8,9 @@
 //!    the applications. The same seed makes the same run, frame by frame; [`Summary::trace`] proves
 //!    it.
 //! 2. The simulation knows both sides. After each step it therefore checks what neither side could:
-//!    that everything told is true, and that nothing grows beyond its bound.
+//!    that everything reported is true, and that nothing grows beyond its bound.
 //! 3. Once the faults stop, the simulation demands progress: every published message is delivered,
-//!    every wait is answered, and both sides forget finished channels and say goodbye.
+//!    every wait is answered, and both sides forget finished channels and send goodbye.
 //!
 //! A broken rule is a [`Violation`], which names the seed that reproduces it.
 #![forbid(unsafe_code)]

@@ -2,9 +2,9 @@
 //!
 //! Rules:
 //!
-//! 1. Each end is one of the bootstrap's machines. It hears the bytes from its pipe in the pieces
+//! 1. Each end is one of the bootstrap's machines. It receives the bytes from its pipe in the pieces
 //!    in which they arrive, the end of the stream, and its own side's clock.
-//! 2. The machines' errands are done some steps later, or fail.
+//! 2. The machines' tasks are done some steps later, or fail.
 //! 3. An end is over when its machine says so and its last bytes are on their way. Bytes behind the
 //!    peer's last ones belong to the session.
 #![forbid(unsafe_code)]
@@ -63,7 +63,7 @@ struct End {
     /// Bytes that have arrived for a handshake inside TLS.
     records: Records,
     outbox: Vec<u8>,
-    /// The errand under way, with the step at which it is done.
+    /// The task under way, with the step at which it is done.
     errand: Option<(u64, HandshakeEvent)>,
     over: Option<Result<Met, HandshakeError>>,
 }
@@ -154,7 +154,7 @@ impl Meeting {
         &self.said
     }
 
-    /// Takes a side's turn: hears, does and sends what is due. Returns the outcome if the end is
+    /// Takes a side's turn: receives, does and sends what is due. Returns the outcome if the end is
     /// over.
     pub(super) fn turn(&mut self, turn: Turn<'_>) -> Checked<Option<Outcome>> {
         let Turn {
@@ -228,7 +228,7 @@ impl Meeting {
         }
     }
 
-    /// Delivers due answers to errands.
+    /// Delivers due answers to tasks.
     fn answer(&mut self, side: Side, now: u64, end: &mut End) -> Checked {
         if side == Side::Right
             && let Some(token) = self.presented.take()

@@ -58,7 +58,7 @@ pub(super) struct Node {
     reading: reading::Reading,
     /// Frames carried over the wires of this epoch.
     pub(super) carried: Carried,
-    /// Ends whose rings had records at the last look; a field only to keep its memory.
+    /// Ends whose rings had records at the last check; a field only to keep its memory.
     with_records: Vec<u32>,
     /// The last control frame that arrived.
     last_control: Vec<u8>,
@@ -76,7 +76,7 @@ pub(super) struct Node {
 pub(super) enum Life {
     /// Channels open and close.
     Up,
-    /// A side says goodbye: published messages still go out, and nothing new begins.
+    /// A side sends goodbye: published messages still go out, and nothing new begins.
     Ending,
 }
 
@@ -123,7 +123,7 @@ pub(super) struct Counts {
     pub(super) out_of_credit: u64,
     /// Records that were sent alone, bypassing the queue of ready channels.
     pub(super) lone: u64,
-    /// Lone records that were handled as such at the first look.
+    /// Lone records that were handled as such at the first check.
     pub(super) lone_in: u64,
     /// Number of times that the session resumed over new wires.
     pub(super) resumed: u64,
@@ -247,7 +247,7 @@ impl Node {
         self.wires.carriage
     }
 
-    /// Returns whether it has said and heard goodbye.
+    /// Returns whether it has sent and received goodbye.
     pub(super) fn has_parted(&self) -> bool {
         self.has_received_goodbye && self.session.outgoing.sent_goodbye() && self.is_flushed()
     }
@@ -340,7 +340,7 @@ impl Node {
         self.handle_events(ledger)
     }
 
-    /// Closes all senders and says goodbye behind their messages, with the program's `reason` if it
+    /// Closes all senders and sends goodbye behind their messages, with the program's `reason` if it
     /// ends the session in the middle.
     pub(super) fn end_session(&mut self, reason: Option<&str>, ledger: &Ledger) -> Checked {
         self.life = Life::Ending;

@@ -135,7 +135,7 @@ pub struct SimOptions {
     pub settle_per_mille: u64,
     /// The share of released messages that are acknowledged.
     pub acknowledge_per_mille: u64,
-    /// The chance that a session says goodbye although its channels are busy.
+    /// The chance that a session sends goodbye although its channels are busy.
     pub goodbye_per_mille: u64,
     /// The chance that a program takes nothing for a while, or has no memory for large messages.
     pub pause_per_mille: u64,

@@ -260,7 +260,7 @@ impl Pair {
 
     // ---- The end of a session --------------------------------------------------------
 
-    /// Returns whether both sides have said goodbye.
+    /// Returns whether both sides have sent their goodbye.
     pub(super) fn has_parted(&self) -> bool {
         let has_parted = |place: &Place| place.is_over || place.node.has_parted();
         self.dead.is_none() && has_parted(&self.left) && has_parted(&self.right)

@@ -449,7 +449,7 @@ impl Receiver {
         }
     }
 
-    /// Checks what the session told the sender on this end's behalf.
+    /// Checks what the session reported to the sender on this end's behalf.
     pub(super) fn check_told(&self, notified: &Counters) -> Checked {
         let now = self.counters();
         ensure!(

@@ -140,7 +140,7 @@ impl Sender {
             false => LARGE_PER_CHANNEL + 1,
         };
         if is_large && self.large.len() >= under_way {
-            // The handle waits for its own engine, or for news.
+            // The handle waits for its own engine, or for events.
             return;
         }
         if !ring.producer.fits(inside + extension.bytes()) {
@@ -211,7 +211,7 @@ impl Sender {
         self.is_usable() && self.waits != Ask::default()
     }
 
-    /// Takes the receiving end's news.
+    /// Takes the receiving end's events.
     pub(super) fn hear(&mut self, changes: &Counters) -> Checked {
         let before = std::mem::replace(&mut self.heard, *changes);
         ensure!(

@@ -27,7 +27,7 @@ pub struct Simulation {
 /// Results of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Steps until both sides had said goodbye.
+    /// Steps until both sides had sent their goodbye.
     pub steps: u64,
     /// Ends that found their counterpart.
     pub opened: u64,
@@ -61,7 +61,7 @@ pub struct Summary {
     pub out_of_credit: u64,
     /// Records that went out alone.
     pub lone: u64,
-    /// Lone records that were handled as such at the first look.
+    /// Lone records that were handled as such at the first check.
     pub lone_in: u64,
     /// Faults that happened.
     pub faults: Faults,
@@ -135,7 +135,7 @@ impl Simulation {
     }
 
     /// Runs to the end: first busy and with faults; then everything begun is finished, closed, and
-    /// the sides say goodbye.
+    /// the sides send goodbye.
     pub fn run(mut self) -> Result<Summary, Violation> {
         for _ in 0..self.options.busy_steps {
             self.step()?;

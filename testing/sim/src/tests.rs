@@ -321,7 +321,7 @@ fn granted_messages_that_wait_are_written() {
     assert!(written > 1000, "only {written} were written");
 }
 
-/// Half a window exceeds the credit, so only news of credit keep the channel going.
+/// Half a window exceeds the credit, so only changes of credit keep the channel going.
 #[test]
 fn a_window_wider_than_the_credit_fills_up_all_the_same() {
     let narrow = SimOptions {

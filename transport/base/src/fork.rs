@@ -151,14 +151,14 @@ fn is_child_at_a_closer_look() -> bool {
 /// The process that made the first node; a child has its parent's here.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
-/// The way in which a child is told: one of the constants below.
+/// The way in which a child is recognized: one of the constants below.
 static NOTIFIED_BY: AtomicU32 = AtomicU32::new(NOBODY);
 
 /// The process has made no node yet, so a child could use nothing.
 const NOBODY: u32 = 0;
 /// A child is told by [`Page::word`].
 const THE_WORD: u32 = 1;
-/// A child is told by the process number, at a system call for each look: before Linux 4.14, and
+/// A child is told by the process number, at a system call for each check: before Linux 4.14, and
 /// in sandboxes that do not know the advice.
 const THE_NUMBER: u32 = 2;
 

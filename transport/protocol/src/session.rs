@@ -6,7 +6,7 @@
 //! with [`poll_event`](Session::poll_event) likewise.
 //!
 //! Its parts hold the state: the [ends](EndTable) of channels and their turns, [what is to be
-//! said](ControlQueue) besides, and the [credit](SessionCredit) of both sides. `Session` is the
+//! sent](ControlQueue) besides, and the [credit](SessionCredit) of both sides. `Session` is the
 //! order between them.
 //!
 //! Order of sending: control first, then counters that the peer waits for, then records and chunks
@@ -76,14 +76,14 @@ pub struct Session {
     config: SessionConfig,
     /// The ends of channels, and whose turn it is.
     pub ends: EndTable,
-    /// What is to be said besides records and news.
+    /// What is to be sent besides records and changes.
     pub outgoing: ControlQueue,
     /// The credit of both sides.
     pub credit: SessionCredit,
     /// Blocks that the peer was granted.
     pub eager_blocks: EagerBlocks,
     events: VecDeque<SessionEvent>,
-    /// The peer has said goodbye.
+    /// The peer has sent its goodbye.
     received_goodbye: bool,
     /// The peer's announcement that it drains.
     received_draining: Option<bool>,
@@ -180,8 +180,8 @@ impl Session {
         self.outgoing.ask(end, ask);
     }
 
-    /// Notes that the prefix of a receiving end moved. The sender is told at once if it waits for
-    /// the news or half a window is owed, else with the next frame.
+    /// Notes that the prefix of a receiving end moved. The sender is notified at once if it waits for
+    /// the changes or half a window is owed, else with the next frame.
     ///
     /// In shared memory the sender reads the counters itself, and frames carry none. Returns whether
     /// frames carry them.
@@ -198,7 +198,7 @@ impl Session {
         true
     }
 
-    /// Queues the news of a receiving end, if there are any.
+    /// Queues the changes of a receiving end, if there are any.
     fn queue_changes(&mut self, end: u32) {
         self.ends.queue_changes(end);
         self.outgoing.has_errands = true;

@@ -32,7 +32,7 @@ pub enum Timer {
     Alarm,
     /// A session's wires are as old as its node allows then.
     Age,
-    /// A peer whose news is waited for is asked then.
+    /// A peer whose changes are waited for is asked then.
     Changes,
 }
 

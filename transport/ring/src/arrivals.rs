@@ -67,7 +67,7 @@ pub type ArrivalRing<T> = (ArrivalWriter<T>, ArrivalReader<T>, ArrivalRetirer<T>
 pub struct ArrivalWriter<T> {
     shared: Arc<ArrivalQueue<T>>,
     published: u64,
-    /// The index as of the last look.
+    /// The index as of the last check.
     retired: u64,
 }
 
@@ -159,7 +159,7 @@ impl<T> Vacancy<'_, T> {
 pub struct ArrivalReader<T> {
     shared: Arc<ArrivalQueue<T>>,
     completed: u64,
-    /// The index as of the last look.
+    /// The index as of the last check.
     published: Cell<u64>,
 }
 
@@ -209,7 +209,7 @@ impl<T> ArrivalReader<T> {
             "advanced beyond what was peeked"
         );
         self.completed += 1;
-        // COMPLETE, pairs with `ArrivalRetirer::retire_while`: our last look at
+        // COMPLETE, pairs with `ArrivalRetirer::retire_while`: our last check of
         // the slot is over. Model: loom_arrivals.
         self.shared
             .behind

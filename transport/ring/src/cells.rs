@@ -25,9 +25,9 @@
 //! 3. Final -> Empty: the holder of the advance lock. A Detached cell is not
 //!    final: its message may still be acknowledged, so it stays.
 //! 4. After its last store a guard only reads `asked`, the bell and the orphan. By then the
-//!    block may serve another channel; that costs one spurious ring, or one look at an orphan.
+//!    block may serve another channel; that costs one spurious ring, or one check of an orphan.
 //! 5. `asked` becomes ORPHANED when the receiver's handle goes while messages are out, and stays so
-//!    until the lease ends: no peer is told any more. From then on each guard looks, after its last
+//!    until the lease ends: no peer is notified any more. From then on each guard looks, after its last
 //!    store, whether it was the last, and the last one frees the memory that the guards read. It
 //!    becomes so, too, while the handle of a channel that is over waits for a cell.
 
@@ -63,17 +63,17 @@ pub struct CellBlock {
     /// The receiver's session, and its end there, which guards name when they ring.
     session: AtomicU64,
     end: AtomicU32,
-    /// What hears of guards once no engine has the receiver.
+    /// Who is notified of guards once no engine has the receiver.
     orphan: Mutex<Option<Arc<dyn Orphan>>>,
 }
 
-/// What hears of each guard that settles at a receiver that no engine has any more.
+/// Who is notified of each guard that settles at a receiver that no engine has any more.
 ///
 /// While the handle waits for a cell, this wakes it. When the handle is gone, this is the memory of
 /// the messages that are out: a guard is `'static` and has no reference count, so its bytes are kept
 /// for it. Dropping the value frees all of them, and gives up the lease of the cells.
 pub trait Orphan: Send + Sync {
-    /// Hears that a guard has settled. Returns whether nothing is left to hear.
+    /// Notes that a guard has settled. Returns whether none is left to settle.
     fn is_settled(&self) -> bool;
 }
 
@@ -84,7 +84,7 @@ const ASKED_NOT: u32 = 0;
 const ASKED_RUNG: u32 = 1;
 /// The next settled cell must ring.
 const ASKED: u32 = 2;
-/// No engine has the receiver: an [`Orphan`] hears of each settled cell.
+/// No engine has the receiver: an [`Orphan`] learns of each settled cell.
 const ORPHANED: u32 = 3;
 
 /// The state of a message, as its cell has it.
@@ -231,7 +231,7 @@ impl CellBlock {
         self.look_at_orphan();
     }
 
-    /// Has `orphan` hear of each guard that settles from here on, in the place of a peer and of the
+    /// Has `orphan` learn of each guard that settles from here on, in the place of a peer and of the
     /// orphan before. The caller must sum the cells now, as after a question.
     pub fn report_to(&self, orphan: Arc<dyn Orphan>) {
         *lock(&self.orphan) = Some(orphan);

@@ -11,9 +11,9 @@
 //!     no: sleep                       ring
 //! ```
 //!
-//! The protocol survives this race: a publish falls between the sleeper's first look and its
+//! The protocol survives this race: a publish falls between the sleeper's first check and its
 //! arming. The barriers order both sides' writes before their reads, so the two sides cannot both
-//! miss: either the second look finds the message or the load finds the arming. Model:
+//! miss: either the second check finds the message or the load finds the arming. Model:
 //! loom_armed_or_seen.
 //!
 //! The heavy barrier interrupts other cores, which costs more than all else where sleeps are
@@ -51,7 +51,7 @@ impl ArmedWord {
         self.0.store(0, Ordering::Relaxed);
     }
 
-    /// Returns the generation of the present arming, or 0 if the sleeper is awake. This is a look
+    /// Returns the generation of the present arming, or 0 if the sleeper is awake. This is a check
     /// without a barrier.
     #[must_use]
     pub fn generation(&self) -> u32 {
@@ -98,7 +98,7 @@ pub struct Arm {
     generation: u32,
     /// Publishers have been told to fence.
     is_fenced: bool,
-    /// The messages at the first look since the last sleep, without the upper half of the number.
+    /// The messages at the first check since the last sleep, without the upper half of the number.
     awake_since: Option<u32>,
 }
 
@@ -169,7 +169,7 @@ impl Arm {
 /// The publisher's side.
 #[derive(Debug, Default)]
 pub struct Doorbell {
-    /// The generation as of the last look: one that was rung for, or 0.
+    /// The generation as of the last check: one that was rung for, or 0.
     last_seen: u32,
 }
 

@@ -354,7 +354,7 @@ fn last_position(released: Released, capacity: usize, backed_until: u64) -> u64 
     lap.min(backed_until) - HEADER_BYTES as u64
 }
 
-/// The progress of a consumer's releases: cumulative, so late news is harmless.
+/// The progress of a consumer's releases: cumulative, so late changes are harmless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Released {
     /// Messages, counted from 1: the contiguous prefix whose guards are gone.

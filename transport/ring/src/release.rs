@@ -1,6 +1,6 @@
 //! From release cells to counters: the advance lock and the contiguous prefix.
 //!
-//! Guards settle their cells in any order and on any thread. The peer is told how far the settled
+//! Guards settle their cells in any order and on any thread. The peer is notified how far the settled
 //! cells reach without a gap. One thread at a time sums them up in order, and never per message.
 //! The receiver handle does so each quarter window and before it sleeps, an engine in its turn, and
 //! a guard's thread when a peer waits.
@@ -194,7 +194,7 @@ impl Advance {
     }
 
     /// Advances all counters as far as the cells allow; the caller has the lock. Returns the new
-    /// counters if any that the peer is told has moved.
+    /// counters if any of which the peer is notified has moved.
     fn sum(&self, cells: &CellBlock) -> Option<Prefix> {
         let before = self.prefix();
         let mut prefix = before;

@@ -143,7 +143,7 @@ mod models {
                     used.returns.give(index)
                 })
             });
-            // The owner writes to the buffers that came back, and to no others. Its last look is
+            // The owner writes to the buffers that came back, and to no others. Its last check is
             // the one that loom tries at every point, because it exchanges at once where `take`
             // loads first.
             let mut came_back = [false; 2];

@@ -49,7 +49,7 @@ pub struct ReceiveHandle {
     // Progress.
     handed_out: u64,
     handed_out_bytes: u64,
-    /// The last message for which a cell was free at the last look.
+    /// The last message for which a cell was free at the last check.
     last_cell: u64,
     /// The last time at which a wait for a message reported released memory.
     gave_back_at: CoarseTime,
@@ -256,7 +256,7 @@ impl ReceiveHandle {
     }
 
     fn poll_all(&mut self) -> Result<Option<RawMessage>, ChannelError> {
-        // Both facts are read before the last look. So the look misses no record that came before
+        // Both facts are read before the last check. So the check misses no record that came before
         // them, and no ring that replaced another. `over` is read before `closed_at`, because the
         // end of the session often follows an orderly end at once.
         let over = self.end.state.is_over();
@@ -430,7 +430,7 @@ impl ReceiveHandle {
     }
 }
 
-/// Returns, of a look that lacked memory, whether that is room within the node's limit.
+/// Returns, of a check that lacked memory, whether that is room within the node's limit.
 fn is_beyond_limit<T>(outcome: &Result<T, ChannelError>) -> Option<bool> {
     match outcome.as_ref().err()?.reason()? {
         FailureReason::Memory(error) => Some(error.is_beyond_limit()),

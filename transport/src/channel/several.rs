@@ -33,7 +33,7 @@ pub enum Awaited<'a> {
 pub trait AwaitedEnd: Condition<Output = ()> + fmt::Debug {
     /// Returns the engines whose turns bring the events.
     fn event_loops(&self) -> &[Arc<EventLoop>];
-    /// Returns the kind of look that a waiting call needs.
+    /// Returns the kind of poll that a waiting call needs.
     fn poll_target(&self) -> PollTarget;
     /// Notes that a call has found nothing, and whether it waits.
     fn missed(&mut self, _waits: bool) {}

@@ -85,7 +85,7 @@ impl ReceiveHandle {
     }
 
     /// Polls as [`poll_receive`](Self::poll_receive) does, but never looks for a moment before it
-    /// is pending. For a caller inside a waker, where a look would delay the thread that wakes.
+    /// is pending. For a caller inside a waker, where a poll would delay the thread that wakes.
     pub fn poll_receive_at_once(
         &mut self,
         waker: &Waker,
@@ -123,7 +123,7 @@ impl ReceiveHandle {
     }
 
     /// Looks for a message, and leaves the waker if there is none. Where callers turn the engine,
-    /// the first look runs a turn. It finds the messages that this turn brings before it leaves a
+    /// the first poll runs a turn. It finds the messages that this turn brings before it leaves a
     /// waker; another thread's turn wakes the waker later.
     #[inline(never)]
     fn receive_or_register(
@@ -168,7 +168,7 @@ impl ReceiveHandle {
         end.poll_open(ticket, waker, || end.counts())
     }
 
-    /// Leaves a waker for the next message, or the end. A look follows.
+    /// Leaves a waker for the next message, or the end. A poll follows.
     pub(super) fn register(&mut self, waker: &Waker) {
         let mut ticket = self.ticket.take();
         // A waker that is still there was armed when it was left, and has not been rung since.

@@ -53,7 +53,7 @@ pub(crate) struct Core {
     pub(super) unopened: Unopened,
 
     // The end of the session.
-    /// The cause of an end in order, once either end has said goodbye. The first one counts.
+    /// The cause of an end in order, once either end has sent its goodbye. The first one counts.
     pub(super) parting: Option<EndCause>,
     /// This program ended the session, and no time was left to send everything.
     pub(super) is_cut_short: bool,
@@ -73,9 +73,9 @@ pub(crate) struct Core {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     Up,
-    /// The session closes: this end says goodbye, and waits for the peer's goodbye.
+    /// The session closes: this end sends goodbye, and waits for the peer's goodbye.
     Closing,
-    /// The peer said goodbye; this end's goodbye is being sent.
+    /// The peer sent its goodbye; this end's goodbye is being sent.
     PeerClosed,
     /// The session is over: nothing is sent or read any more.
     Gone,
@@ -148,7 +148,7 @@ impl Common {
 
     // ---- Credit ----------------------------------------------------------------------
 
-    /// Returns the session's news for the broker since the last call.
+    /// Returns the session's changes for the broker since the last call.
     pub(crate) fn take_credit_report(&mut self) -> CreditReport {
         self.session.credit.take_report()
     }

@@ -90,7 +90,7 @@ impl Senders {
 }
 
 impl Core {
-    /// Closes every end, in order unless it was broken off, and says goodbye, with the `reason` for
+    /// Closes every end, in order unless it was broken off, and sends goodbye, with the `reason` for
     /// which the program ends this session alone. If there is a `deadline`, the session is over by
     /// then in any case. If this is called again, the earliest deadline counts.
     pub(crate) fn begin_close(
@@ -197,7 +197,7 @@ impl Core {
     }
 
     pub(super) fn finish_broken(&mut self, cause: EndCause, context: &mut Context<'_>) {
-        // A peer that has said goodbye has taken over the messages in shared memory. The last frame
+        // A peer that has sent its goodbye has taken over the messages in shared memory. The last frame
         // to it may still be unwritten when it closes the connection.
         self.is_lost = self.common.phase != Phase::PeerClosed;
         // After a goodbye, the break of the wire is not what ends the session.

@@ -122,7 +122,7 @@ impl Ends {
 
     // ---- Guards ----------------------------------------------------------------------
 
-    /// Sums the cells of a receiving end at which a guard has rung. Returns whether there is news to
+    /// Sums the cells of a receiving end at which a guard has rung. Returns whether there are changes to
     /// send.
     pub(crate) fn answer_guard(
         &mut self,

@@ -92,7 +92,7 @@ impl Frames for CoreInTurn<'_, '_> {
     #[cfg(any(test, feature = "verbs"))]
     fn taken(&mut self, end: u32, whole: Chunk, number: u64) {
         self.went(end, whole, number);
-        // The peer may have said before that the message arrived.
+        // The peer may have reported before that the message arrived.
         let (senders, session) = (&mut self.core.ends.senders, &self.core.common.session);
         if let Some(sender) = senders.ends.get_mut(end) {
             let received = session.ends.received(end);

@@ -2,9 +2,9 @@
 //! and wires keep for messages.
 //!
 //! The engine looks about once a second, as long as there is memory that may be given back. An end
-//! that has not moved between two looks is silent, so no clock is read for a message; a resting
+//! that has not moved between two checks is silent, so no clock is read for a message; a resting
 //! session is not looked at. If messages are unreleased, the engine asks the peer once to report
-//! their release, which leads to further looks, and looks some more times whether the peer answers
+//! their release, which leads to further checks, and checks some more times whether the peer answers
 //! at all.
 
 use std::{
@@ -30,10 +30,10 @@ use crate::{
     wire::{AnyWire, Wire},
 };
 
-/// The findings of the last look at a sender's ring.
+/// The findings of the last check of a sender's ring.
 #[derive(Debug, Default)]
 pub(super) struct SenderSilence {
-    /// Messages sent; `None` before the first look.
+    /// Messages sent; `None` before the first check.
     sent: Option<u64>,
     /// The peer was asked to report the release of all messages or, after the last of their frames,
     /// was asked any question.
@@ -47,9 +47,9 @@ pub(super) struct SenderSilence {
     wish: Option<AskedEvent>,
 }
 
-/// The meaning of a look at a sender's ring.
+/// The meaning of a check of a sender's ring.
 enum RingUse {
-    /// The ring was used since the last look.
+    /// The ring was used since the last check.
     Used,
     /// The ring may go back.
     Silent,
@@ -92,8 +92,8 @@ impl SenderSilence {
 }
 
 impl Senders {
-    /// Returns whether news of the peer is missed: messages were sent not long ago and are
-    /// unreleased, or a thread or task waits for their acknowledgement. The messages or the news
+    /// Returns whether changes of the peer are missed: messages were sent not long ago and are
+    /// unreleased, or a thread or task waits for their acknowledgement. The messages or the changes
     /// may be lost; later, the peer's program holds the messages.
     pub(super) fn miss_changes(&self) -> bool {
         self.ends.values().any(|sender| {
@@ -108,7 +108,7 @@ impl Senders {
         self.ends.values().any(|sender| sender.end.is_waited_for())
     }
 
-    /// Gives back rings that were not used since the last look. Returns whether another look is
+    /// Gives back rings that were not used since the last check. Returns whether another check is
     /// worthwhile even if nothing moves.
     pub(super) fn check_idle(
         &mut self,
@@ -188,8 +188,8 @@ impl Senders {
 }
 
 impl Receivers {
-    /// Gives back memory for messages that ends have not used since the last look. Returns whether
-    /// another look is worthwhile even if nothing moves.
+    /// Gives back memory for messages that ends have not used since the last check. Returns whether
+    /// another check is worthwhile even if nothing moves.
     pub(super) fn check_idle(&mut self) -> bool {
         let mut goes_on = false;
         for receiver in self.ends.values_mut() {
@@ -200,8 +200,8 @@ impl Receivers {
 }
 
 impl Core {
-    /// Has the peer asked later, if calls wait for its news longer than looks miss them. Its program
-    /// may take long before it acknowledges, and that news may be lost.
+    /// Has the peer asked later, if calls wait for its changes longer than checks miss them. Its program
+    /// may take long before it acknowledges, and those changes may be lost.
     pub(super) fn watch_waiters(&mut self) {
         let timers = &mut self.common.timers;
         // Bytes may be lost on their way into a socket.
@@ -211,7 +211,7 @@ impl Core {
         }
     }
 
-    /// Asks the peer for any answer, and again later, for as long as calls wait for its news. The
+    /// Asks the peer for any answer, and again later, for as long as calls wait for its changes. The
     /// answer shows whether bytes before it are lost.
     pub(super) fn ask_for_waiters(&mut self, now: Instant) {
         if self.common.phase != Phase::Up || !self.ends.senders.are_waited_for() {
@@ -236,7 +236,7 @@ impl Core {
     }
 }
 
-/// Looks after which news of messages is asked for more seldom, and only for calls that wait.
+/// Checks after which changes of messages are asked for more seldom, and only for calls that wait.
 const CHECKS: u32 = 8;
 /// Time between two questions for calls that wait for long. Their node rests in between.
 const BETWEEN_QUESTIONS: Duration = Duration::from_secs(30);

@@ -78,11 +78,11 @@ pub(crate) struct Connection {
     pub(crate) socket: WireSocket,
     /// The peer has closed the connection beside a device's wire.
     peer_has_left: bool,
-    /// The session is over, and its wire was told.
+    /// The session is over, and its wire was notified.
     has_let_go: bool,
 
     // The engine's notes about the session.
-    /// The wire over a device is gone, and the engine was not told yet.
+    /// The wire over a device is gone, and the engine was not notified yet.
     pub(crate) has_left_device: bool,
     /// The engine turns this session in each of its turns.
     pub(crate) is_hot: bool,

@@ -15,7 +15,7 @@ use crate::node::{Warning, warn_of};
 pub(crate) struct NewerRun {
     /// The peer in its newest run.
     peer: String,
-    /// The count of what the older run had sent at the first look; `None` before.
+    /// The count of what the older run had sent at the first check; `None` before.
     heard: Option<u64>,
     is_notified: bool,
 }
@@ -29,8 +29,8 @@ impl NewerRun {
         }
     }
 
-    /// Takes in a look at which the session works and `heard` counts what the older run has sent.
-    /// Returns, once, whether the older run is running as well: it has sent since the first look.
+    /// Takes in a check at which the session works and `heard` counts what the older run has sent.
+    /// Returns, once, whether the older run is running as well: it has sent since the first check.
     /// What came before may be the last of a run that was over already.
     fn is_beside_another(&mut self, heard: u64) -> bool {
         let before = *self.heard.get_or_insert(heard);
@@ -50,7 +50,7 @@ impl Core {
         };
         let counters = &shared.counters;
         let mut heard = counters.bytes_received.get() + counters.control_bytes_received.get();
-        // The connection of a process that has ended breaks before another look, so messages in
+        // The connection of a process that has ended breaks before another check, so messages in
         // shared memory come from one that runs.
         let receivers = self.ends.receivers.ends.values();
         let taken = receivers.map(|receiver| receiver.end.path.taken_beside_wire(&receiver.end));

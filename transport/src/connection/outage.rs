@@ -13,7 +13,7 @@ use crate::session::{EndCause, Suspension};
 pub(super) struct Outage {
     pub(super) since: Instant,
     pub(super) cause: EndCause,
-    /// Listeners to events were told of the outage.
+    /// Listeners to events were notified of the outage.
     pub(super) is_notified: bool,
     /// Attempts to dial the peer, the next one included.
     pub(super) attempts: u32,

@@ -14,7 +14,7 @@
 //! 4. Wires have growing numbers, *epochs*. Data of an older epoch is ignored.
 //! 5. A session may be without a connection for as long, in all, as it had one. After that it still
 //!    waits, but another session of its node may take its place ([`HeldPlace`]).
-//! 6. Listeners to events are not told of a break that is over within [`GRACE`], unless the session
+//! 6. Listeners to events are not notified of a break that is over within [`GRACE`], unless the session
 //!    continues: most such breaks come from the end of a process.
 
 use std::{
@@ -488,7 +488,7 @@ const RUNS_ANEW: &str = "it runs anew";
 const LOST_PLACE: &str = "a session of another peer has taken its place: the node has as many \
                           sessions as its max_node_sessions allows, and this one was without a \
                           connection for longer than it had one";
-/// Reason why a peer does not come back if it has said so.
+/// Reason why a peer does not come back if it has sent that.
 pub(super) const GIVEN_UP: &str = "it has given the session up";
 /// Time within which a break is likely to come from the end of a process.
 const GRACE: Duration = Duration::from_millis(50);

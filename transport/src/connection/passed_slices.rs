@@ -21,7 +21,7 @@ use crate::{
 pub(super) struct PassedSlices {
     /// By the sequences of their messages.
     slices: VecDeque<(u64, PassedSlice)>,
-    /// The question for the peer's news, as long as there is a slice.
+    /// The question for the peer's changes, as long as there is a slice.
     wish: Option<AskedEvent>,
 }
 

@@ -232,7 +232,7 @@ impl Core {
         self.receive_passed(PASSED_PER_TURN, context);
         if let Some(receiver) = self.ends.receivers.ends.get(end) {
             if reason == CloseReason::Dropped {
-                // Once this end says goodbye, the peer also closes ends that its application did
+                // Once this end sends goodbye, the peer also closes ends that its application did
                 // not.
                 if self.common.phase != Phase::Closing {
                     receiver

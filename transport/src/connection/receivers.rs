@@ -47,7 +47,7 @@ pub(super) struct ReceiverState {
     compact: Compact,
     /// The sender's wait for room, if it waits.
     pub(super) stall: Option<ReceiverStall>,
-    /// Messages that had arrived at the last look. Their memory may be given back.
+    /// Messages that had arrived at the last check. Their memory may be given back.
     silence: Option<u64>,
 
     // Shared memory only.
@@ -80,7 +80,7 @@ impl ReceiverState {
         }
     }
 
-    /// Gives back the memory that messages took, if none has come since the last look. Returns
+    /// Gives back the memory that messages took, if none has come since the last check. Returns
     /// whether one has.
     pub(super) fn check_idle(&mut self) -> bool {
         let arrived = self.arrived;

@@ -39,7 +39,7 @@ pub(crate) struct Reconnect {
     pub(super) lead: Duration,
 
     // Faults of the wire or of the peer.
-    /// Time at which a look first found that the peer's kernel does not answer.
+    /// Time at which a check first found that the peer's kernel does not answer.
     pub(super) unanswered_since: Option<Instant>,
     /// The outage, from the break of the wire until both ends continue.
     pub(super) outage: Option<Outage>,

@@ -425,7 +425,7 @@ impl Receivers {
 
     /// Requests blocks for the messages that follow one of `length`, if messages of that length may
     /// come in blocks. As many blocks as allowed are allocated outside the turn. If the end has
-    /// blocks already, the sender hears which of them it may use again.
+    /// blocks already, the sender learns which of them it may use again.
     fn want_eager_blocks(
         &mut self,
         end: u32,

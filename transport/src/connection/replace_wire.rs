@@ -41,9 +41,9 @@ impl Connection {
     }
 
     /// Checks whether the peer's kernel answers; if it has not for `notice_timeout`, the peer
-    /// counts as unreachable. Returns whether another look is due.
+    /// counts as unreachable. Returns whether another check is due.
     ///
-    /// Only the time between looks counts: under `Driver::Caller` there may be no look for long,
+    /// Only the time between checks counts: under `Driver::Caller` there may be no check for long,
     /// and then an old answer means nothing.
     pub(super) fn check_for_answers(
         &mut self,
@@ -205,7 +205,7 @@ impl Connection {
         tools: &mut Tools,
         context: &mut Context<'_>,
     ) -> io::Result<bool> {
-        // A peer that has said goodbye and comes again waits for this end's goodbye.
+        // A peer that has sent its goodbye and comes again waits for this end's goodbye.
         let goes_on = self.core.common.phase != Phase::Gone;
         let reconnect = self.core.reconnect.as_mut().filter(|_| goes_on);
         let is_newer = |one: &&mut Box<Reconnect>| {

@@ -97,7 +97,7 @@ impl Core {
         Ok(end)
     }
 
-    /// Gets everything that an end needs and that may be refused, before the peer hears of the end.
+    /// Gets everything that an end needs and that may be refused, before the peer learns of the end.
     fn prepare_open(&mut self, context: &Context<'_>) -> Result<Option<LeasedBlock>, CannotOpen> {
         if self.common.phase != Phase::Up {
             return Err(CannotOpen::SessionOver);
@@ -133,7 +133,7 @@ impl Core {
     }
 
     /// Closes a receiving end at which nothing can arrive because the kernel refuses memory. Both
-    /// ends are told, and may be opened again.
+    /// ends are notified, and may be opened again.
     pub(super) fn receiver_lacks_memory(
         &mut self,
         end: u32,
@@ -217,11 +217,11 @@ impl Senders {
 }
 
 impl Receivers {
-    /// Notes that a receiving end's prefix moved far enough for its sender to hear of it.
+    /// Notes that a receiving end's prefix moved far enough for its sender to learn of it.
     pub(crate) fn prefix_moved(&self, end: u32, common: &mut Common) {
         if let Some(receiver) = self.ends.get(end) {
             // MARK, pairs with `ReceiveEnd::mark_progress`. A swap and not a store: a handle that
-            // still finds the end marked leaves its prefix to the look that follows.
+            // still finds the end marked leaves its prefix to the check that follows.
             receiver.end.is_marked.swap(false, Ordering::Acquire);
             common.session.released(end, &receiver.end.counters());
         }

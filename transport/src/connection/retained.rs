@@ -68,7 +68,7 @@ impl Retained {
             match item.memory {
                 Memory::Message { end, message } => {
                     let sequence = message.sequence;
-                    // The memory returns to its pool before any sender hears of it.
+                    // The memory returns to its pool before any sender learns of it.
                     if let Some(leftover) = message.memory.give_back() {
                         context.leave(leftover);
                     }

@@ -37,7 +37,7 @@ pub(crate) struct Senders {
 /// A sending end in the engine.
 pub(super) struct SenderState {
     pub(super) end: Arc<SendEnd>,
-    /// The ring, present while the channel is used; boxed, so that an unused link stays small.
+    /// The ring, present while the channel is used; boxed, so that an unused end stays small.
     pub(super) ring: Option<Box<AttachedRing>>,
     /// Large messages that are not completely in frames, or that are kept until they have arrived.
     pub(super) large: VecDeque<LargeOut>,
@@ -215,7 +215,7 @@ impl AttachedRing {
     }
 }
 
-/// The findings of a look at the hot rings.
+/// The findings of a poll of the hot rings.
 pub(super) struct RingFindings {
     /// There are records that can be sent, as far as the engine knows.
     pub(super) is_sendable: bool,

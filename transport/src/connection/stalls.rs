@@ -35,7 +35,7 @@ pub(super) struct ReceiverStall {
     is_notified: bool,
     /// The wait was reported as one for room within `memory_limit`.
     lacked_room: bool,
-    /// The last look found nobody waiting, and the sender has not asked since.
+    /// The last check found nobody waiting, and the sender has not asked since.
     is_unwanted: bool,
 }
 
@@ -50,11 +50,11 @@ impl ReceiverStall {
         }
     }
 
-    /// Returns whether the wait goes on, for a look that finds `released` messages and a sender that
+    /// Returns whether the wait goes on, for a check that finds `released` messages and a sender that
     /// waits, if `is_wanted`.
     ///
     /// A sender that waits in several calls, one after the other, waits for nothing in between. So
-    /// the wait is over only when two looks in a row find nobody, or when something was released.
+    /// the wait is over only when two checks in a row find nobody, or when something was released.
     fn goes_on(&mut self, released: u64, is_wanted: bool) -> bool {
         let was_unwanted = mem::replace(&mut self.is_unwanted, !is_wanted);
         released == self.released && (is_wanted || !was_unwanted)
@@ -91,7 +91,7 @@ impl Receivers {
 }
 
 impl Common {
-    /// Schedules a look at `due` at an end whose open is waited for. Returns whether that is sooner
+    /// Schedules a check at `due` of an end whose open is waited for. Returns whether that is sooner
     /// than every other deadline of the session.
     pub(crate) fn watch_opening(&mut self, due: Instant) -> bool {
         let is_sooner = self.timers.next().is_none_or(|next| due < next);
@@ -99,7 +99,7 @@ impl Common {
         is_sooner
     }
 
-    /// Schedules a look at stalls, because a task of this process waits for room and does not wake
+    /// Schedules a check of stalls, because a task of this process waits for room and does not wake
     /// up to report that itself. Returns whether the deadline is new.
     pub(crate) fn watch_stalls(&mut self) -> bool {
         let is_new = !self.timers.is_set(Timer::Stall);

@@ -298,7 +298,7 @@ impl Connection {
         true
     }
 
-    /// Lets the wire take in news that did not come over its socket, and handles the consequences.
+    /// Lets the wire take in events that did not come over its socket, and handles the consequences.
     /// Returns whether more may follow: output, or a credit report.
     #[cfg(any(test, feature = "verbs"))]
     #[inline(always)]
@@ -406,7 +406,7 @@ impl Connection {
         }
     }
 
-    /// Gives back memory that was not used since the last look. Returns whether another look is
+    /// Gives back memory that was not used since the last check. Returns whether another check is
     /// worthwhile even if nothing moves.
     pub(crate) fn check_idle(&mut self, tools: &mut Tools, context: &mut Context<'_>) -> bool {
         if self.core.broken.is_some() {

@@ -2,6 +2,8 @@
 
 use std::ptr::NonNull;
 
+use ibex_ring::memory::mapped_file;
+
 use super::{Context, core::Core};
 use crate::{endpoint::state::EndReason, session::EndCause};
 
@@ -28,6 +30,7 @@ impl Core {
             sequence,
             read,
             length,
+            file: mapped_file(place.addr().get()),
         };
         let why = format!("{cause}; that message's channel has ended, and the session goes on");
         let cause = EndReason::Cause(cause);

@@ -42,7 +42,7 @@ pub struct ChannelEnd {
     has_waited_in_vain: AtomicBool,
     /// The watch over calls that wait for the peer's open and that `open_timeout` does not end.
     open_watch: OpenWatch,
-    /// Threads and tasks that wait: for the peer's open, for messages, for room or news.
+    /// Threads and tasks that wait: for the peer's open, for messages, for room or changes.
     pub(crate) waiters: WaitSlot,
     /// Those that wait for nothing but the end of the channel, so that no other event wakes them.
     pub(crate) waiters_for_end: WaitSlot,

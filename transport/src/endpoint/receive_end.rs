@@ -72,13 +72,13 @@ pub struct ReceiveEnd {
     /// Messages with memory of their own among those, as the handle counts them.
     pub(crate) large_messages: Counter,
     pub(crate) large_bytes: Counter,
-    /// The count of released messages that the sender was last told, and the position from which
+    /// The count of released messages that the sender was last notified of, and the position from which
     /// the ring begins.
     notified_released: AtomicU64,
     notified_position: AtomicU64,
-    /// Number of released messages after which the sender is told at the latest.
+    /// Number of released messages after which the sender is notified at the latest.
     pub(crate) tell_every: u64,
-    /// The sender must also hear of the release of this message, the last but one released that
+    /// The sender must also learn of the release of this message, the last but one released that
     /// came in a block: it would otherwise run short of blocks.
     owed_eager_block: AtomicU64,
     /// The prefix that the session's engine was last asked to announce.
@@ -244,7 +244,7 @@ impl ReceiveEnd {
     /// Sums the cells, frees the memory that the prefix has passed, and tells the sender what it
     /// waits for.
     ///
-    /// `idle` says that the handle is about to sleep: the sender then hears of any progress,
+    /// `idle` says that the handle is about to sleep: the sender then learns of any progress,
     /// however small.
     pub(crate) fn advance(&self, idle: bool) {
         let mut moved = false;
@@ -354,7 +354,7 @@ impl ReceiveEnd {
         agreed.map_or(0, |agreed| first_position(agreed.alignment as usize))
     }
 
-    /// Notes that the sender has been told `counters`.
+    /// Notes that the sender has been sent `counters`.
     pub(crate) fn notified(&self, counters: &Counters) {
         self.notified_released
             .store(counters.released, Ordering::Relaxed);
@@ -386,7 +386,7 @@ impl ReceiveEnd {
     }
 
     /// Marks the end, so that its engine tells the sender of its progress, if the sender waits for
-    /// the news or enough is owed.
+    /// the changes or enough is owed.
     pub(super) fn mark_progress(&self, idle: bool, moved: bool) {
         let prefix = self.prefix.prefix();
         let notified = self.notified_released.load(Ordering::Relaxed);
@@ -395,7 +395,7 @@ impl ReceiveEnd {
             .position
             .saturating_sub(self.notified_position.load(Ordering::Relaxed));
         let owes_window = self.state.agreed().is_some_and(|agreed| {
-            // Below this amount the news wait for the next frame that is sent anyway.
+            // Below this amount the changes wait for the next frame that is sent anyway.
             agreed.window.owes_changes(messages, bytes, self.tell_every)
         });
         let owes = owes_window || self.owed_eager_block.load(Ordering::Relaxed) > notified;
@@ -403,7 +403,7 @@ impl ReceiveEnd {
         // to it.
         let asked = moved && self.cells.is_asked();
         // The engine is asked once for each prefix. A waiting receiver runs this code repeatedly,
-        // and the news may wait longer than that for a frame.
+        // and the changes may wait longer than that for a frame.
         let is_new = prefix.released > self.marked_released.load(Ordering::Relaxed);
         if asked || (is_new && (owes || idle)) {
             self.marked_released

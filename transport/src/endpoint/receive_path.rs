@@ -30,7 +30,7 @@ impl ReceivePath {
         words.map_or(Self::Framed, Self::Mapped)
     }
 
-    // ---- Progress, as the sender hears of it -------------------------------------------
+    // ---- Progress, as the sender learns of it -------------------------------------------
 
     /// Publishes the prefix in the words that the sender reads. Called under the advance lock.
     pub(super) fn publish(&self, end: &ReceiveEnd, prefix: &Prefix) {
@@ -56,7 +56,7 @@ impl ReceivePath {
             return;
         }
         // ASKED, pairs with the barrier in `Asking::ask`: either this thread sees the question, or
-        // the sender's second look sees the counters.
+        // the sender's second check sees the counters.
         let (theirs, asymmetry) = (end.theirs.get(), end.session.asymmetry());
         if theirs.is_some_and(|theirs| theirs.asked.generation_behind(asymmetry) != 0) {
             end.session.ring_peer();

@@ -259,7 +259,7 @@ impl SendPath {
         })
     }
 
-    /// Asks ahead of a wait for `ask`, where looking is useless before the peer's engine has heard
+    /// Asks ahead of a wait for `ask`, where looking is useless before the peer's engine has received
     /// the question.
     pub(crate) fn ask_ahead(&self, end: &SendEnd, ask: &Ask) {
         match self {
@@ -354,7 +354,7 @@ impl SendPath {
         }
     }
 
-    /// Returns whether the peer's news is due and may have been lost with its frame: messages are
+    /// Returns whether the peer's changes are due and may have been lost with its frame: messages are
     /// unreleased, or a thread or task waits for their acknowledgement.
     pub(crate) fn misses_changes(&self, end: &SendEnd) -> bool {
         let counts = end.counts();

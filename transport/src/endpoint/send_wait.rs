@@ -88,7 +88,7 @@ impl SendEnd {
         answer
     }
 
-    /// Leaves a waker for any news from the peer or the engine. A look follows.
+    /// Leaves a waker for any changes from the peer or the engine. A check follows.
     pub(crate) fn register(&self, registration: &mut Registration, waker: &Waker) {
         self.waiters.renew(&mut registration.ticket, waker);
     }

@@ -70,7 +70,7 @@ impl EndState {
     }
 
     /// Returns whether the end is over, or its messages may carry trace context. All others find
-    /// both by this look.
+    /// both by this check.
     #[inline]
     pub fn is_over_or_traced(&self) -> bool {
         // OPEN and OVER, pairs with `open` and `end`.

@@ -46,7 +46,7 @@ impl Admission {
     }
 
     /// Gives the connection up before it becomes a session. The peer may have a session already,
-    /// and would wait for this end to come back, so the peer is told. Returns the queue pair, if there
+    /// and would wait for this end to come back, so the peer is notified. Returns the queue pair, if there
     /// is one; dropping it destroys it, which takes long.
     pub fn abandon(self) -> Option<PreparedPair> {
         self.parts.abandon(self.reconnect.is_some())

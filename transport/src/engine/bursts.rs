@@ -1,8 +1,8 @@
-//! The rate of errands: news for which a sleeping thread may have to be woken.
+//! The rate of wake-ups: changes for which a sleeping thread may have to be woken.
 
 use std::time::{Duration, Instant};
 
-/// Recent news that threads left while no thread was awake for the engine.
+/// Recent changes that threads left while no thread was awake for the engine.
 #[derive(Debug, Default)]
 pub(crate) struct BurstDetector {
     last: Option<Instant>,
@@ -10,7 +10,7 @@ pub(crate) struct BurstDetector {
 }
 
 impl BurstDetector {
-    /// Notes an errand. Returns whether errands come so fast that a thread should stay awake for
+    /// Notes a change. Returns whether changes come so fast that a thread should stay awake for
     /// them.
     pub(crate) fn is_stream(&mut self, now: Instant) -> bool {
         let is_next = self
@@ -22,7 +22,7 @@ impl BurstDetector {
     }
 }
 
-/// Errands closer together than this are a stream: less than a sleep and a wake-up.
+/// Changes closer together than this are a stream: less than a sleep and a wake-up.
 const STREAM_GAP: Duration = Duration::from_micros(10);
-/// Number of errands in a stream from which waking a thread is worth its cost.
+/// Number of changes in a stream from which waking a thread is worth its cost.
 const STREAM_LENGTH: u32 = 4;

@@ -16,11 +16,11 @@ use crate::{
     connection::{Connection, Context},
 };
 
-/// The sessions to look at, and the time of the next look.
+/// The sessions to look at, and the time of the next check.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     sessions: Vec<u64>,
-    /// Number of sessions looked at so far, where one look takes several turns.
+    /// Number of sessions looked at so far, where one check takes several turns.
     looked: usize,
     next_check: Option<Instant>,
     /// True if a reading of the clock has found the time to be due.
@@ -53,7 +53,7 @@ impl Watch {
         self.sessions.retain(|&watched| watched != session);
     }
 
-    /// Returns the time of the next look, if there is one.
+    /// Returns the time of the next check, if there is one.
     pub(super) fn next_check(&self) -> Option<Instant> {
         self.next_check
     }
@@ -73,7 +73,7 @@ impl Engine {
 }
 
 impl Connections {
-    /// Looks at the sessions that may be idle, if a look is due. Returns whether it was.
+    /// Looks at the sessions that may be idle, if a check is due. Returns whether it was.
     #[inline(never)]
     pub(super) fn check_idle(&mut self, context: &mut Context<'_>) -> bool {
         if !self.watch.is_due {
@@ -117,7 +117,7 @@ impl Connections {
             let goes_on = all.get_mut(session).is_some_and(|connection| {
                 connection.is_watched = connection.check_idle(tools, context);
                 credit.take_report(connection);
-                // The look may have found that the peer does not answer, and set a deadline.
+                // The check may have found that the peer does not answer, and set a deadline.
                 deadlines.note(connection);
                 if connection.core.is_broken_off() || connection.is_finished() {
                     mark_active(connection, hot);
@@ -150,8 +150,8 @@ impl Connections {
     }
 }
 
-/// Time between two looks. A session's memory goes back after this time without movement, or up to
-/// twice as long, as the idle time falls between looks.
+/// Time between two checks. A session's memory goes back after this time without movement, or up to
+/// twice as long, as the idle time falls between checks.
 const BETWEEN_CHECKS: Duration = Duration::from_secs(1);
 /// Most rings that one turn takes back. Unmapping one takes some 100 µs.
 const LEFTOVERS_PER_TURN: usize = 16;

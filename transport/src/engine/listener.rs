@@ -48,7 +48,7 @@ pub trait ControlSource: Send {
     /// Begins no new sessions from now on. Existing ones go on, over new connections if necessary.
     fn close(&mut self, wakers: &mut Wakers);
 
-    /// Returns whether no peer has to hear something yet.
+    /// Returns whether no peer has to receive something yet.
     fn is_quiet(&self) -> bool {
         true
     }
@@ -91,7 +91,7 @@ impl ControlSources {
         self.deadline = Some(now);
     }
 
-    /// Returns whether no peer has to hear something yet.
+    /// Returns whether no peer has to receive something yet.
     pub(super) fn are_quiet(&self) -> bool {
         let dialer = self.dialer.as_ref();
         dialer.is_none_or(|dialer| dialer.is_quiet())

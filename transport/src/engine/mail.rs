@@ -156,7 +156,7 @@ impl Engine {
         }
     }
 
-    /// Handles the news that another engine has met a run of a peer. Ends sessions here with older
+    /// Handles the report that another engine has met a run of a peer. Ends sessions here with older
     /// runs. If a newer run is known here, tells the other engine, which then ends its sessions.
     fn hear_of_run(&mut self, peer: &PeerDescription, met_by: EngineId, context: &mut Context<'_>) {
         if !self.connections.has_other_run(peer) {

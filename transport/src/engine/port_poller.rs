@@ -1,4 +1,4 @@
-//! The poller of one RDMA port: its completion queue, and the completions that a look has found.
+//! The poller of one RDMA port: its completion queue, and the completions that a poll has found.
 //! What the device says otherwise is in `port_events.rs`.
 
 use std::{
@@ -30,17 +30,17 @@ pub(super) struct PortPoller {
     /// Completions for queue pairs that have no session yet, by their tickets. Each ticket has no
     /// more than [may wait](Self::may_wait).
     early: Vec<(u64, WorkCompletion)>,
-    /// The findings of the look before sleeping.
+    /// The findings of the poll before sleeping.
     found: [WorkCompletion; COMPLETIONS_PER_POLL],
     pub(super) count: usize,
-    /// True if the leaving queue pairs were told that the queue is empty, and the device has
+    /// True if the leaving queue pairs were notified that the queue is empty, and the device has
     /// reported no event since. An empty queue means something to them only after their last event.
     pub(super) is_notified_empty: bool,
     /// True if the next completion makes the channel readable.
     pub(super) is_armed: bool,
     /// The reason for which the next turn must give the RDMA port up.
     pub(super) failed: Option<EndCause>,
-    /// True if the device or one of its queues is gone, and all sessions were told.
+    /// True if the device or one of its queues is gone, and all sessions were notified.
     pub(super) is_lost: bool,
 }
 
@@ -88,7 +88,7 @@ impl PortPoller {
     }
 
     /// Arms the queue and polls it once more. Returns whether the next turn has something to do. A
-    /// leaving queue pair that had its last event waits for the news that the queue is empty.
+    /// leaving queue pair that had its last event waits for the event that the queue is empty.
     pub(super) fn arm(&mut self) -> bool {
         if self.is_lost {
             return false;
@@ -138,7 +138,7 @@ impl PortPoller {
         }
     }
 
-    /// Hands news to the rail with queue pair `number`; `None` if that is no rail. Returns whether its
+    /// Hands an event to the rail with queue pair `number`; `None` if that is no rail. Returns whether its
     /// session may have something to do because of them.
     pub(super) fn tell_rail(
         &mut self,
@@ -246,7 +246,7 @@ impl PortPoller {
         Ok(())
     }
 
-    /// Hands on the completions that looks have found. Returns whether there were any, and whether
+    /// Hands on the completions that polls have found. Returns whether there were any, and whether
     /// sessions may have something to do because of them, which is rare.
     #[inline]
     pub(super) fn take_found(

@@ -2,7 +2,7 @@
 //! to the connections of their queue pairs, in the order in which they came.
 //!
 //! Waiting follows the common rule: before the leader sleeps, each completion queue is armed and
-//! polled once more. Completions that this look finds are kept for the next turn.
+//! polled once more. Completions that this poll finds are kept for the next turn.
 
 use std::{
     io, mem,
@@ -174,27 +174,27 @@ impl RdmaPorts {
 
     // ---- Completions -----------------------------------------------------------------
 
-    /// Returns whether an earlier look has found completions.
+    /// Returns whether an earlier poll has found completions.
     #[inline]
     pub(super) fn has_found(&self) -> bool {
         self.pollers.iter().any(|poller| poller.count > 0)
     }
 
-    /// Returns whether a queue pair waits for the news that its completion queue is empty.
+    /// Returns whether a queue pair waits for the event that its completion queue is empty.
     #[inline]
     pub(super) fn is_left(&self) -> bool {
         let mut pollers = self.pollers.iter();
         pollers.any(|poller| poller.rdma_port.is_left())
     }
 
-    /// Returns whether completions wait for a turn. Those that this look finds are kept for it.
+    /// Returns whether completions wait for a turn. Those that this poll finds are kept for it.
     #[inline]
     pub(crate) fn has_completions(&mut self) -> bool {
         let mut pollers = self.pollers.iter_mut();
         pollers.any(|poller| poller.check() > 0 || poller.failed.is_some())
     }
 
-    /// Polls every RDMA port, unless a look has found completions there, and hands on what was
+    /// Polls every RDMA port, unless a poll has found completions there, and hands on what was
     /// found. Returns whether there were any, and whether sessions may have something to do because
     /// of them.
     #[inline]

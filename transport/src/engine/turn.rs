@@ -23,7 +23,7 @@ impl Engine {
         self.turns += 1;
         let mut progress = self.take_readiness(ready, context);
         // Published messages go out before completion queues are polled for more. Completions that
-        // a look has found already come first: a thread waits for them, and the sessions had their
+        // a poll has found already come first: a thread waits for them, and the sessions had their
         // turn in the round before.
         if !self.ports.has_found() {
             progress |= self.turn_active_connections(context);

@@ -92,7 +92,7 @@ pub enum Driver {
     /// its connections. The runtime needs its I/O driver (`enable_io` or `enable_all`); tokio panics
     /// without.
     ///
-    /// One task of the node runs when the reactor has news. A task of the program that awaits
+    /// One task of the node runs when the reactor has events. A task of the program that awaits
     /// something of the node and finds nothing runs one turn first, which sends everything that was
     /// published before. Messages of a task that awaits nothing afterwards go out when 32 KiB are
     /// queued, at `flush`, or when a second task of the node runs, which the first unsent message
@@ -103,7 +103,7 @@ pub enum Driver {
     ///
     /// Handles may be used in other runtimes and by threads that block; blocking calls turn the
     /// engine themselves, as under [`Caller`](Self::Caller). From the first of them on, and once
-    /// calls turned the engine for 10 ms in which the runtime ran no task of the node, news over TCP
+    /// calls turned the engine for 10 ms in which the runtime ran no task of the node, events over TCP
     /// costs the tasks two more system calls.
     ///
     /// The node ends with its runtime: if that is shut down first, the node is closed as if it

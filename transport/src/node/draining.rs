@@ -49,7 +49,7 @@ impl Draining {
     }
 }
 
-/// State of a peer's drain, as the peer has told it to a session.
+/// State of a peer's drain, as the peer has reported it to a session.
 ///
 /// Nothing else is read because of the flags, so they are relaxed. The engine sets them before it
 /// takes the waiters, or ends the channels of calls, which orders what the callers see.

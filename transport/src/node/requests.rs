@@ -12,7 +12,7 @@ pub struct EngineRequests {
     pub(crate) session: u64,
 }
 
-/// News that handles leave for an engine without its lock.
+/// Changes that handles leave for an engine without its lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mark {
     /// A cold ring has records.

@@ -15,7 +15,7 @@ use crate::{
     shared_memory::{Bells, UnixWires},
 };
 
-/// The source that a waiting call looks at, which decides the cost of a look. If a call waits for
+/// The source that a waiting call looks at, which decides the cost of a poll. If a call waits for
 /// several, the greatest counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PollTarget {
@@ -71,7 +71,7 @@ impl SessionShared {
         }
     }
 
-    /// Returns the kind of look that waiting calls of this session need.
+    /// Returns the kind of poll that waiting calls of this session need.
     #[inline]
     #[must_use]
     pub fn poll_target(&self) -> PollTarget {

@@ -51,7 +51,7 @@ pub struct NodeState {
     /// Tells the trace context of the calling thread or task, if the program has a tracer.
     trace_context: OnceLock<fn() -> Option<TraceContext>>,
 
-    // News.
+    // Changes.
     pub(crate) events: EventQueue,
     pub(crate) warnings: Arc<Warnings>,
     /// Set if the node keeps histograms.

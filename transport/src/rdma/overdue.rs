@@ -25,16 +25,16 @@ pub(super) struct Overdue {
     latest: u64,
 }
 
-/// A look that is not due yet.
+/// A check that is not due yet.
 #[derive(Clone, Copy, Debug)]
 struct OverdueCheck {
     /// Receives with a lower number are overdue.
     before: u64,
-    /// Number of posted receives at which the look is due.
+    /// Number of posted receives at which the check is due.
     at: u64,
 }
 
-/// Number of times that all posted buffers are used before a look.
+/// Number of times that all posted buffers are used before a check.
 const ROUNDS: u64 = 2;
 
 impl Overdue {
@@ -46,13 +46,13 @@ impl Overdue {
             .get_or_insert(OverdueCheck::new(posted, outstanding));
     }
 
-    /// Returns the number of the posting before which all are suspect, while a look is pending.
+    /// Returns the number of the posting before which all are suspect, while a check is pending.
     pub(super) fn before(&self) -> Option<u64> {
         self.check.map(|check| check.before)
     }
 
-    /// Returns the number below which receives are overdue, once the look is due. `posted` receives
-    /// were posted so far, and `outstanding` have not completed. The next look covers queue pairs
+    /// Returns the number below which receives are overdue, once the check is due. `posted` receives
+    /// were posted so far, and `outstanding` have not completed. The next check covers queue pairs
     /// that went meanwhile.
     pub(super) fn poll(&mut self, posted: u64, outstanding: u32) -> Option<u64> {
         let check = self.check.take_if(|check| check.at <= posted)?;
@@ -85,7 +85,7 @@ mod tests {
         overdue.begin(1015, 10);
         assert_eq!(overdue.poll(1019, 10), None);
         assert_eq!(overdue.poll(1020, 10), Some(1000));
-        // The second queue pair ended while the first look was pending.
+        // The second queue pair ended while the first check was pending.
         assert_eq!(overdue.poll(1039, 10), None);
         assert_eq!(overdue.poll(1040, 10), Some(1020));
         assert_eq!((overdue.poll(9999, 10), overdue.before()), (None, None));

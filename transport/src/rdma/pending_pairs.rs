@@ -1,6 +1,6 @@
 //! The queue pairs of an RDMA port that belong to no session yet.
 //!
-//! A queue pair takes receives from the start, and its peer may send as soon as it has heard that
+//! A queue pair takes receives from the start, and its peer may send as soon as it has learned that
 //! this end is connected. That is before the local engine has made a session for the queue pair.
 //! Meanwhile the engine polls for other sessions, and finds the arrivals. So an engine has to
 //! distinguish queue pairs that will have a session from those that had one. It keeps arrivals for

@@ -31,7 +31,7 @@ pub struct PortSettings {
     /// The length of a buffer, and so of the longest frame. Default: 4608, least: 4096; a multiple
     /// of 64. A frame of one small message takes a whole buffer.
     pub buffer_bytes: u32,
-    /// Most buffers that one peer may fill before it hears from this node, while other peers do not
+    /// Most buffers that one peer may fill before it receives from this node, while other peers do not
     /// need them. Default: 64, of 4.5 KiB each, which is more than 100 Gb/s can carry in the 20 µs
     /// that an answer takes.
     pub session_credit: u32,

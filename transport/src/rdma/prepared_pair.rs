@@ -46,7 +46,7 @@ pub struct PreparedPair {
     dialed: bool,
     /// The peer may be granted memory to write to.
     pub(super) grants_memory: bool,
-    /// The peer is told of rails, whether or not they can be connected.
+    /// The peer is notified of rails, whether or not they can be connected.
     has_rails: bool,
 }
 
@@ -149,7 +149,7 @@ impl PreparedPair {
     }
 
     /// Connects the queue pair to the peer's: RTR, RTS. The peer may send from now on. This end may
-    /// send once the peer has said that it has connected too.
+    /// send once the peer has reported that it has connected too.
     ///
     /// # Errors
     /// [`VerbsError`] if the ends do not fit, or if the device refuses. The queue pair is of no use

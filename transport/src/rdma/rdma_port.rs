@@ -225,7 +225,7 @@ impl RdmaPort {
     /// Returns whether a queue pair was destroyed before it was drained, since the last call.
     #[inline]
     pub(crate) fn takes_undrained(&self) -> bool {
-        // Relaxed, because a look that sees the flag late covers later queue pairs as well.
+        // Relaxed, because a check that sees the flag late covers later queue pairs as well.
         self.has_undrained.load(Ordering::Relaxed)
             && self.has_undrained.swap(false, Ordering::Relaxed)
     }
@@ -332,7 +332,7 @@ impl RdmaPort {
         &self.name
     }
 
-    /// Returns the key of the queue pairs' partition, as of the last look at the port; `None` if
+    /// Returns the key of the queue pairs' partition, as of the last check of the port; `None` if
     /// the key is not known, or if the port is no longer in the partition.
     #[must_use]
     pub fn partition_key(&self) -> Option<PartitionKey> {

@@ -1,8 +1,8 @@
 //! Brief looks of tasks before they wait. Waking an idle processor takes longer than a prompt
-//! answer, but a look in vain delays the other tasks.
+//! answer, but a poll in vain delays the other tasks.
 #![forbid(unsafe_code)]
 
-/// The record of one place where tasks look before they wait. Looks that find nothing become rare.
+/// The record of one place where tasks look before they wait. Polls that find nothing become rare.
 #[derive(Debug, Default)]
 pub struct BriefPolls {
     /// Looks in a row that found nothing.
@@ -20,7 +20,7 @@ impl BriefPolls {
         is_worth
     }
 
-    /// Notes whether a look has found something.
+    /// Notes whether a poll has found something.
     pub(crate) fn has_polled(&mut self, has_found: bool) {
         self.misses = match has_found {
             true => 0,
@@ -30,9 +30,9 @@ impl BriefPolls {
     }
 }
 
-/// Looks in vain after which looks are left out, twice as many with each.
+/// Polls in vain after which polls are left out, twice as many with each.
 const PATIENT_MISSES: u32 = 3;
-/// With this many looks in vain, one of 128 is made.
+/// With this many polls in vain, one of 128 is made.
 const MOST_MISSES: u32 = 10;
 
 #[cfg(test)]

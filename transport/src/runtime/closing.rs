@@ -116,7 +116,7 @@ impl Runtime {
         let mut report = CloseReport::default();
         for event_loop in self.event_loops() {
             let of_engine = event_loop.with_engine(|engine, context| {
-                // Sessions on their way to this engine are refused, and their peers are told.
+                // Sessions on their way to this engine are refused, and their peers are notified.
                 event_loop.take_changes(engine, context);
                 engine.finish_close(context)
             });
@@ -141,7 +141,7 @@ impl Runtime {
 
 impl SessionShared {
     /// Closes this session alone, as [`Runtime::close`] closes each session of a node. The peer
-    /// hears the `reason`. Returns what was not delivered by the end of the session, which comes
+    /// receives the `reason`. Returns what was not delivered by the end of the session, which comes
     /// after `timeout` at the latest.
     ///
     /// Closing again returns the same report. The earliest deadline counts for all calls.

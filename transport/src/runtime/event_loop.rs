@@ -66,7 +66,7 @@ pub struct EventLoop {
     /// Wakes the I/O thread, once there is one.
     pub(crate) keeper: OnceLock<Waker>,
     inbox: EngineInbox,
-    /// Gatherings that get news of the engine's sessions.
+    /// Gatherings that get events of the engine's sessions.
     pub(super) gatherings: Gatherings,
     /// True if a program sleeps on the epoll set itself (`watch`).
     watched: AtomicBool,
@@ -290,7 +290,7 @@ impl EventLoop {
 
     /// Runs the part of a turn that a thread needs which waits for a completion: handles
     /// completions and sends what they allow. This is short, so the thread looks again sooner. If
-    /// there is news for the engine, runs a whole turn instead. [`poll`](Self::poll) does
+    /// there are events for the engine, runs a whole turn instead. [`poll`](Self::poll) does
     /// everything else.
     pub(crate) fn poll_completions(&self) -> bool {
         let Some(mut engine) = self.engine.try_lock() else {
@@ -332,8 +332,8 @@ impl EventLoop {
         progress
     }
 
-    /// Takes in the news that other threads have left, and turns the engine. Every turn begins
-    /// here: a turn that took in no news would let the session that keeps the engine busy hold up
+    /// Takes in the events that other threads have left, and turns the engine. Every turn begins
+    /// here: a turn that took in no events would let the session that keeps the engine busy hold up
     /// what handles of all others have left.
     #[inline]
     pub(super) fn turn_engine(

@@ -1,7 +1,7 @@
 //! The place where a thread waits for all peers of a node, including those that will come.
 //!
 //! Each member has a waker that leaves the member's number here. So the woken thread looks only at
-//! members with news, and idle peers cost nothing.
+//! members with events, and idle peers cost nothing.
 
 use std::{sync::Arc, task::Waker, time::Instant};
 
@@ -11,7 +11,7 @@ use ibex_ring::parking::{Condition, ReadySet, TimedOut};
 use super::{EventLoop, PollTarget, Runtime};
 use crate::node::{Notified, SessionShared};
 
-/// The members and sessions of a node that have news for one waiter.
+/// The members and sessions of a node that have events for one waiter.
 #[derive(Clone, Debug)]
 pub struct Gathering {
     runtime: Arc<Runtime>,
@@ -42,26 +42,26 @@ impl Gathering {
         }
     }
 
-    /// Returns the news. Waiters register at its place for events of members, sessions and the
+    /// Returns the events. Waiters register at its place for events of members, sessions and the
     /// node.
     #[must_use]
     pub fn notified(&self) -> &ReadySet<Notified> {
         &self.notified
     }
 
-    /// Returns the waker that leaves news of a member.
+    /// Returns the waker that leaves an event of a member.
     #[must_use]
     pub fn waker(&self, member: usize) -> Waker {
         self.notified.waker(move || Notified::Member(member))
     }
 
-    /// Returns the engines of the node, any of which may bring news.
+    /// Returns the engines of the node, any of which may bring events.
     #[must_use]
     pub fn event_loops(&self) -> &[Arc<EventLoop>] {
         self.runtime.event_loops()
     }
 
-    /// Returns the kind of look of a call that waits for a member at `session` beside others, whose
+    /// Returns the kind of poll of a call that waits for a member at `session` beside others, whose
     /// kind is `poll_target`. A member over frames makes it that of a socket, the dearest, since others may
     /// be over sockets.
     #[must_use]
@@ -84,7 +84,7 @@ impl Gathering {
         self.runtime.poll_in_passing();
     }
 
-    /// Runs a turn for a caller that has found news so often that other peers may have waited long
+    /// Runs a turn for a caller that has found events so often that other peers may have waited long
     /// for a turn.
     pub fn poll_all(&self) {
         self.runtime.poll_all();

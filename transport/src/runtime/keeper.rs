@@ -141,7 +141,7 @@ enum Rest {
     UntilTheLeaderLeaves,
 }
 
-/// The keeper's rule for its next look.
+/// The keeper's rule for its next check.
 #[derive(Debug)]
 struct Naps {
     lease: Duration,
@@ -173,7 +173,7 @@ impl Naps {
         self.vacant = VACANT_LEASES;
     }
 
-    /// Returns whether no thread has waited since the last look.
+    /// Returns whether no thread has waited since the last check.
     fn have_seen(&self, seen: Seen) -> bool {
         self.last == seen
     }

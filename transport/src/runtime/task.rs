@@ -1,7 +1,7 @@
 //! A node that tasks of an executor drive ([`Driver::Tasks`]).
 //!
 //! Two tasks drive it, so that no thread of the executor blocks the others. The *driving* task runs
-//! when the executor's reactor has news of a connection or of the epoll set. The *flushing* task runs
+//! when the executor's reactor has events of a connection or of the epoll set. The *flushing* task runs
 //! when a program's task has published something and the ring was armed.
 //!
 //! The publishing task wakes the flushing task. So an executor may queue the flushing task behind
@@ -212,7 +212,7 @@ impl EventLoop {
     }
 
     /// Returns whether a task looks for a moment before a wait as configured by `wait`: it drives the
-    /// engine, calls spin, and no call has found that a look holds up threads that compute.
+    /// engine, calls spin, and no call has found that a poll holds up threads that compute.
     pub(crate) fn polls_briefly(&self, wait: Wait) -> bool {
         let is_tasks = self.node.driving == Driving::Tasks;
         is_tasks && !wait.spin().is_zero() && !self.yielding.is_dear()
@@ -279,7 +279,7 @@ impl Runtime {
     }
 }
 
-/// The length of a look of the driving task, which delays the tasks that become ready meanwhile.
+/// The length of a poll of the driving task, which delays the tasks that become ready meanwhile.
 const CHECK: Duration = Duration::from_micros(10);
 
 #[cfg(test)]

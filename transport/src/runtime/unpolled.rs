@@ -9,7 +9,7 @@ use crate::clock;
 /// The time since which messages wait for a turn.
 ///
 /// Only the first message that a sender publishes after its ring was armed is noted here. Later
-/// ones are published without a mark, and without a look at the clock.
+/// ones are published without a mark, and without a reading of the clock.
 #[derive(Debug, Default)]
 pub(super) struct Unpolled {
     since: Option<Instant>,

@@ -134,7 +134,7 @@ impl EventLoop {
 
     /// Looks again and again for as long as the configuration says; the caller has looked once.
     ///
-    /// Callers turn the engine meanwhile. They do so at each look where the engine reads their
+    /// Callers turn the engine meanwhile. They do so at each poll where the engine reads their
     /// bytes from a socket. Where completions bring the bytes, they look for completions each time
     /// and turn seldom. They also turn seldom over shared memory, where only control comes through
     /// the engine.
@@ -145,10 +145,10 @@ impl EventLoop {
         poll_target: PollTarget,
         condition: &mut C,
     ) -> Result<Option<C::Output>, TimedOut> {
-        // Set at the first look at the clock. Earlier looks are too short for reading it.
+        // Set at the first reading of the clock. Earlier polls are too short for reading it.
         let mut begun: Option<(Instant, Instant)> = None;
         let mut round = 0u32;
-        // These are powers of two, so that no look costs a division.
+        // These are powers of two, so that no poll costs a division.
         let (rounds_per_clock, pauses) = match poll_target {
             PollTarget::Memory => (SHM_ROUNDS_PER_CLOCK, 1),
             PollTarget::Socket => (ROUNDS_PER_CLOCK, PAUSES_PER_READ),
@@ -163,7 +163,7 @@ impl EventLoop {
             true => 0,
             false => rounds_per_clock - 1,
         };
-        // True if the last wait found that other threads want this core. They get it between looks.
+        // True if the last wait found that other threads want this core. They get it between polls.
         let mut is_shared = polls_once || self.shares_cores.load(Ordering::Relaxed);
         // Time that this wait's yields have given to other threads.
         let mut given = Duration::ZERO;
@@ -337,17 +337,17 @@ impl EventLoop {
         Some(engine)
     }
 
-    /// Runs a turn for news from a thread that does not wait for an answer. The results go out at
+    /// Runs a turn for events from a thread that does not wait for an answer. The results go out at
     /// once, without waking the thread that sleeps for the engine.
     pub(crate) fn run_claimed(&self) {
         let Some(mut engine) = self.engine.try_lock() else {
-            // The thread that has the engine may have looked for news already.
+            // The thread that has the engine may have looked for events already.
             self.rouse_leader();
             return;
         };
         if engine.bursts.is_stream(Instant::now()) {
             drop(engine);
-            // The news is a stream, which the leader takes in batches.
+            // The events are a stream, which the leader takes in batches.
             self.rouse_somebody();
             return;
         }
@@ -355,7 +355,7 @@ impl EventLoop {
         self.settle_turn(moved);
     }
 
-    /// Makes the thread that sleeps for the engine, or the keeper, take the news.
+    /// Makes the thread that sleeps for the engine, or the keeper, take the events.
     pub(super) fn rouse_somebody(&self) {
         let is_rung = self.engine.rouse(|| self.bell.wake());
         if !is_rung && self.engine.is_vacant() {
@@ -403,14 +403,14 @@ const _: () = assert!(
 
 /// Looks at a shared-memory word between two turns of the engine.
 const SHM_ROUNDS_PER_TURN: u32 = 1024;
-/// Looks at a shared-memory word between two looks at the clock.
+/// Looks at a shared-memory word between two readings of the clock.
 const SHM_ROUNDS_PER_CLOCK: u32 = 32;
 /// Looks at the completion queues between two turns of the engine. A turn takes as long as some
 /// twenty looks, and evicts the path of a message from the first-level cache.
 const QUEUE_ROUNDS_PER_TURN: u32 = 128;
-/// Looks at the completion queues between two looks at the clock.
+/// Looks at the completion queues between two readings of the clock.
 const QUEUE_ROUNDS_PER_CLOCK: u32 = 32;
-/// Looks between two looks at the clock, where each comes with a turn of the engine.
+/// Polls between two readings of the clock, where each comes with a turn of the engine.
 const ROUNDS_PER_CLOCK: u32 = 4;
 /// Spin-loop pauses between two polls of a socket, about 200 ns. A thread that polls without pauses
 /// holds the socket's lock half of the time, and the kernel waits for that lock to deliver data.

@@ -1,4 +1,4 @@
-//! Yielding: the cost of giving the core away between two looks.
+//! Yielding: the cost of giving the core away between two polls.
 //!
 //! A thread that spins gives the core to other threads between its looks. Threads that wait for
 //! each other give it back in microseconds, but a thread that computes keeps it for a time slice.

@@ -8,6 +8,7 @@ use std::fmt;
 
 use ibex_base::Escaped;
 use ibex_protocol::format::{control::CloseReason, counters::Counters};
+use ibex_ring::memory::blamed;
 
 /// A channel's progress, as one of its ends knows it.
 ///
@@ -112,6 +113,8 @@ pub enum EndCause {
         read: u64,
         /// The length of the message.
         length: u64,
+        /// The file that the memory is mapped from, as the kernel names it, if it is one's.
+        file: Option<String>,
     },
 }
 
@@ -153,11 +156,12 @@ impl fmt::Display for EndCause {
                 sequence,
                 read,
                 length,
+                file,
             } => write!(
                 f,
                 "the kernel could not read the memory of message {sequence} behind {read} of its \
-                 {length} bytes (EFAULT): if that is a mapped file, see whether it was cut short, or \
-                 its medium fails"
+                 {length} bytes (EFAULT): {}",
+                blamed(file.as_deref())
             ),
         }
     }
@@ -172,7 +176,7 @@ impl EndCause {
         }
     }
 
-    /// Returns the cause for a peer that said goodbye, of its whole node or with the `reason` for
+    /// Returns the cause for a peer that sent its goodbye, of its whole node or with the `reason` for
     /// which its program ended this session.
     pub(crate) fn of_goodbye(reason: Option<&str>) -> Self {
         match reason {

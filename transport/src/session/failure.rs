@@ -128,6 +128,10 @@ pub enum FailureReason {
     /// The codec refused the value. Nothing was sent, and the channel stays usable.
     #[error("a value cannot be encoded: {0}")]
     Encode(Box<dyn Error + Send + Sync>),
+    /// The bytes of a region's message cannot be read, as those of a mapped file that was cut short.
+    /// Nothing was sent, and the channel stays usable.
+    #[error("{0}")]
+    Unreadable(String),
     /// The bytes of a message are not a valid value. The message was released, and the next call
     /// continues after it.
     #[error("message {sequence} is not valid: {why}")]
@@ -239,6 +243,7 @@ impl ChannelError {
                 FailureReason::TooLong { .. }
                     | FailureReason::HeaderTooLong { .. }
                     | FailureReason::Encode(_)
+                    | FailureReason::Unreadable(_)
                     | FailureReason::Corrupt { .. }
                     | FailureReason::Memory(_)
                     | FailureReason::RegionUnfit(_)

@@ -144,7 +144,7 @@ pub struct ControlBlock {
 }
 
 impl ControlBlock {
-    /// Returns the block's index in its segment, which the peer is told.
+    /// Returns the block's index in its segment, which the peer is sent.
     #[must_use]
     pub fn index(&self) -> u32 {
         self.index

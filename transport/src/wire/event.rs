@@ -1,4 +1,4 @@
-//! News of a wire that does not come over its socket.
+//! Events of a wire that does not come over its socket.
 
 use std::{sync::Arc, time::Instant};
 
@@ -10,7 +10,7 @@ use crate::{
     session::EndCause,
 };
 
-/// News of the device that carries a wire's frames.
+/// Events of the device that carries a wire's frames.
 #[derive(Debug)]
 pub(crate) enum WireEvent<'a> {
     /// A request has completed. If the wire shares a receive queue, the queue's buffers come with
@@ -22,11 +22,11 @@ pub(crate) enum WireEvent<'a> {
     Empty,
     /// The time for the last requests of failed rails may be over.
     RailsOverdue(Instant),
-    /// News of the rail whose queue pair has this number on this port.
+    /// Events of the rail whose queue pair has this number on this port.
     OfRail(&'a Arc<RdmaPort>, u32, RailEvent<'a>),
 }
 
-/// News of a rail.
+/// Events of a rail.
 #[derive(Debug)]
 pub(crate) enum RailEvent<'a> {
     /// A request has completed.
@@ -38,7 +38,7 @@ pub(crate) enum RailEvent<'a> {
 }
 
 impl WireEvent<'_> {
-    /// Drops news of a wire that is gone. A buffer that comes with the news may be used again.
+    /// Drops an event of a wire that is gone. A buffer that comes with it may be used again.
     #[cold]
     pub(super) fn turn_away(self) -> EventOutcome {
         if let Self::Completed(completion, Some(shared)) = self {
@@ -48,14 +48,14 @@ impl WireEvent<'_> {
     }
 }
 
-/// The consequence of news of a wire.
+/// The consequence of an event of a wire.
 #[derive(Debug)]
 pub(crate) enum EventOutcome {
-    /// The news has no consequence.
+    /// The event has no consequence.
     Nothing,
     /// Output or a credit report may follow.
     Something,
-    /// The news concerns nothing that the wire has.
+    /// The event concerns nothing that the wire has.
     Stray,
     /// A frame was refused.
     Refused(Box<FrameRefusal>),
@@ -63,6 +63,6 @@ pub(crate) enum EventOutcome {
     Broke(Box<EndCause>),
 }
 
-/// Error for news that concerns nothing of the session.
+/// Error for an event that concerns nothing of the session.
 #[derive(Debug)]
 pub(crate) struct Stray;

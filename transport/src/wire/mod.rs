@@ -90,7 +90,7 @@ pub(crate) trait Wire {
         tools: &mut Tools,
     ) -> Received;
 
-    /// Takes in news that did not come over the socket, and hands on the frames in it.
+    /// Takes in events that did not come over the socket, and hands on the frames in it.
     #[cfg(any(test, feature = "verbs"))]
     fn hear<F: Frames>(
         &mut self,
@@ -148,7 +148,7 @@ pub(crate) trait Wire {
     }
 
     /// Returns whether an RDMA port lends the buffers in which frames arrive. The engine must be
-    /// told when such a wire is gone.
+    /// notified when such a wire is gone.
     fn belongs_to_port(&self) -> bool {
         false
     }
@@ -199,14 +199,14 @@ pub(crate) trait Wire {
         Ok(())
     }
 
-    /// Gives memory back if no frame was received or sent since the last look. Returns whether one
+    /// Gives memory back if no frame was received or sent since the last check. Returns whether one
     /// was.
     fn rest(&mut self, _counters: &SessionCounters) -> bool {
         false
     }
 
     /// Returns how many questions to ask the peer because one of its frames stays incomplete, or
-    /// because news of it is awaited and no byte comes; `None` if neither is so.
+    /// because a report of it is awaited and no byte comes; `None` if neither is so.
     fn check_for_lost_bytes(
         &mut self,
         _counters: &SessionCounters,
@@ -339,7 +339,7 @@ pub(crate) enum LastWord {
     Renewed,
 }
 
-/// The result of a look at a wire.
+/// The result of a check of a wire.
 #[derive(Debug)]
 pub(crate) enum Received {
     /// No data arrived.

@@ -28,7 +28,7 @@ pub struct WireParts {
 
 impl WireParts {
     /// Gives up the connection without making a wire. If the session `resumes`, the peer would wait
-    /// for this end to come back, so it is told. Returns the queue pair, to be destroyed outside turns.
+    /// for this end to come back, so it is notified. Returns the queue pair, to be destroyed outside turns.
     pub(crate) fn abandon(self, resumes: bool) -> Option<PreparedPair> {
         if resumes {
             say_last_word(
@@ -100,7 +100,7 @@ pub(crate) struct WireStart {
 
 impl WireStart {
     /// Makes the wire and its socket, and returns the terms of frames over it. If there is no
-    /// memory for the wire, the peer is told.
+    /// memory for the wire, the peer is notified.
     pub(crate) fn begin(
         self,
         tools: &mut Tools,

@@ -2,11 +2,12 @@
 
 #[cfg(any(test, feature = "verbs"))]
 use std::ops::Range;
-use std::{any::Any, mem, ptr::NonNull, sync::Arc};
+use std::{any::Any, io, mem, ptr::NonNull, sync::Arc};
 
 use ibex_protocol::transfer::rendezvous::Chunk;
 use ibex_ring::memory::{
-    LargeBuffer, LargeLease, LargePool, MemoryError, RegionSlice, RingLease, mapped_bytes,
+    LargeBuffer, LargeLease, LargePool, MemoryError, MemoryUse, RegionSlice, RingLease, copy_slice,
+    is_of_file, mapped_bytes,
 };
 
 #[cfg(any(test, feature = "verbs"))]
@@ -133,7 +134,7 @@ impl MessageMemory {
     }
 
     /// Gives memory of the node back to its pool. Returns what a turn must not drop, if anything:
-    /// memory of the program, which may be told, and what takes long to free.
+    /// memory of the program, which may be notified, and what takes long to free.
     pub(crate) fn give_back(self) -> Option<Leftover> {
         let Self {
             registered,
@@ -154,6 +155,11 @@ impl MessageMemory {
             _slice: slice,
             _unmapped: unmapped,
         })
+    }
+
+    /// Returns whether the message lies in a file that the program has mapped.
+    pub(crate) fn is_of_file(&self) -> bool {
+        matches!(&self.bytes, MessageBytes::Slice(slice, _) if is_of_file(slice))
     }
 
     /// Returns the message's first byte.
@@ -252,9 +258,15 @@ pub(crate) struct Leftover {
 /// Copies the program's memory to memory that a device may send from, and that no pool keeps.
 fn copied(slice: &RegionSlice) -> Result<LargeLease, MemoryError> {
     let mut lease = LargePool::new(0, 0).take(slice.len())?;
-    for (to, from) in lease.slot().iter_mut().zip(&**slice) {
-        to.write(*from);
-    }
+    copy_slice(slice, lease.slot()).map_err(|unreadable| {
+        let source = io::Error::other(unreadable);
+        MemoryError::new(
+            MemoryUse::LargeMessage,
+            slice.len(),
+            "process_vm_readv",
+            source,
+        )
+    })?;
     Ok(lease)
 }
 

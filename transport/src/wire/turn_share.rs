@@ -27,7 +27,7 @@ pub(crate) const FRAMES_PER_TURN: usize = 256;
 /// Number of bytes after which no other frame and no other piece of a long message is begun: the
 /// most that one read brings.
 const BYTES_PER_TURN: usize = 1 << 20;
-/// Most messages that one look takes from the Unix socket of a session.
+/// Most messages that one poll takes from the Unix socket of a session.
 pub(crate) const PASSED_PER_TURN: usize = 64;
 
 impl TurnShare {

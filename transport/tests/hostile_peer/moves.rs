@@ -68,7 +68,7 @@ pub(crate) enum Move {
         word: u32,
         length: usize,
     },
-    /// Sends news of the messages that the victim published: within their bounds, or beyond.
+    /// Sends changes of the messages that the victim published: within their bounds, or beyond.
     Changes {
         end: u32,
         counters: Counters,

@@ -338,7 +338,7 @@ fn records_that_are_dropped_doubled_or_exchanged_end_the_connection() {
             matches!(error, Some(TlsError::Broken(_))),
             "{change}: {error:?}"
         );
-        // The other end is told.
+        // The other end is notified.
         meeting.run();
         let error = meeting.errors[DIALER].clone();
         assert!(

@@ -27,7 +27,7 @@ pub(crate) struct Tls {
     incoming: ReceivedBytes,
     outgoing: SealedBytes,
     is_handshaking: bool,
-    /// The peer has said that nothing follows.
+    /// The peer has announced that nothing follows.
     is_ended: bool,
     /// Set once an error has ended the connection.
     failed: Option<TlsError>,

@@ -104,6 +104,7 @@ fn every_end_with_a_label_is_told_without_the_words_of_channels() {
             sequence: 1,
             read: 2,
             length: 3,
+            file: Some(text()),
         },
     ]);
     for (cause, end) in causes

@@ -27,7 +27,7 @@
 //! | [`next_async`](crate::Events::next_async) of events | an event that had come is there for the next call |
 //! | `call_async`, `stream_async` | nothing was sent, or the handler is told that nobody waits |
 //! | `next_async` of a service | a request that had come is there for the next call |
-//! | `reply_async` | the caller hears that there is no answer, unless it was sent |
+//! | `reply_async` | the caller learns that there is no answer, unless it was sent |
 //! | `accept_async` of streams | a stream that had come is there for the next call |
 //! | `connect_async` to a listener | the request is taken back; a listener that has accepted it reads the end |
 //!
@@ -74,7 +74,7 @@
 //! }
 //! ```
 //!
-//! An executor's waker is called on the thread that has the news. If it panics there, the log has
+//! An executor's waker is called on the thread that has the events. If it panics there, the log has
 //! an error with the panic's text, and all other waiters are woken.
 //!
 //! # Who turns the engine

@@ -112,7 +112,7 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     /// Waits in a task until the channel is [over](Self::is_closed): the receiver was closed or
     /// dropped, or the session has ended. Calls of this sender fail then.
     ///
-    /// News of the channel wakes it as well. Where messages are not acknowledged, the peer is asked for
+    /// Events of the channel wake it as well. Where messages are not acknowledged, the peer is asked for
     /// them now and then. Dropping the future changes nothing. The future borrows the sender, so
     /// a task that sends meanwhile waits on a clone.
     ///

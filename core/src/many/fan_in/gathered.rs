@@ -34,7 +34,7 @@ pub struct Gathered<O: Opener> {
     // Peers.
     members: Vec<Option<FanInMember<O>>>,
     live: usize,
-    /// The kind of look that a waiting call needs.
+    /// The kind of poll that a waiting call needs.
     poll_target: PollTarget,
     /// Members that may have something; `turn` is the one to look at next.
     hot: Vec<usize>,
@@ -44,15 +44,15 @@ pub struct Gathered<O: Opener> {
     events: VecDeque<FanInEvent<O::Message>>,
     /// The ticket of the waker that a waiting thread or task left.
     held: Option<Ticket>,
-    /// The waiter is about to sleep, so members without news must tell.
+    /// The waiter is about to sleep, so members without events must notify it.
     is_registered: bool,
     brief_polls: BriefPolls,
 }
 
-/// Number of looks at a peer that has nothing, before the peer is left alone until it tells.
+/// Number of polls of a peer that has nothing, before the peer is left alone until it tells.
 pub(super) const HOT_POLLS: u32 = 64;
 
-/// The result of a look or wait in which nothing came.
+/// The result of a poll or wait in which nothing came.
 #[derive(Debug)]
 pub struct NothingCame;
 
@@ -261,7 +261,7 @@ impl<O: Opener> Gathered<O> {
         }
     }
 
-    /// Looks at a member again from now on, because it has told.
+    /// Polls a member again from now on, because it has notified this end.
     fn heat(&mut self, number: usize) {
         if let Some(member) = self.members.get_mut(number).and_then(Option::as_mut) {
             member.handle.leave();
@@ -321,7 +321,7 @@ impl<O: Opener> Gathered<O> {
         let (peer, has_joined) = (member.peer, member.has_joined);
         self.reopen(member);
         if came && !has_joined {
-            // The peer opened its end, and ended the channel or gave it up, between two looks.
+            // The peer opened its end, and ended the channel or gave it up, between two polls.
             self.events.push_front(event);
             return Some(FanInEvent::Joined(peer));
         }
@@ -405,8 +405,8 @@ impl<O: Opener> Condition for Gathered<O> {
                 }
                 return Some(());
             }
-            // A member that told for another reason is hot again and would not tell. All are cooled
-            // before a sleep.
+            // A member that notified for another reason is polled again and would not notify. All are
+            // made idle before a sleep.
             if !self.is_registered || !self.cool_all() {
                 return None;
             }

@@ -15,7 +15,7 @@ pub(super) struct FanInMember<O: Opener> {
     /// The state that the opener keeps from message to message.
     kept: O::Kept,
 
-    // Signs of news.
+    // Signs of events.
     pub(super) is_hot: bool,
     /// Looks that found nothing since something was found.
     pub(super) silent: u32,
@@ -44,7 +44,7 @@ impl<O: Opener> FanInMember<O> {
         O::is_held_up(&self.kept)
     }
 
-    /// Returns the peer, if its end was opened since the last look, or if it was held up.
+    /// Returns the peer, if its end was opened since the last check, or if it was held up.
     #[inline]
     pub(super) fn joins(&mut self) -> Option<PeerAt> {
         let joins = (!self.has_joined && self.handle.is_open()) || O::has_gone_on(&self.kept);

@@ -27,7 +27,7 @@ pub struct GroupMember {
     /// the next.
     pub joined_after: u64,
     /// Counters of the messages that were sent to the member, received, released and acknowledged,
-    /// as far as this end has heard. Before its first message, all of them are at the position
+    /// as far as this end knows. Before its first message, all of them are at the position
     /// where it joined.
     pub counts: Counts,
     /// Messages for which its window has room, if they are not too many bytes; `None` until its

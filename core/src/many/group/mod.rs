@@ -60,7 +60,7 @@ mod sending;
 /// # Quorums
 ///
 /// [`wait_acked`](Self::wait_acked) waits until enough members have acknowledged a message, whichever
-/// they are. The acknowledgement of a member that has left still counts, as far as this end heard of it,
+/// they are. The acknowledgement of a member that has left still counts, as far as this end knew of it,
 /// for the last 64 members that left: a program did say that it was done with the message. A member has
 /// acknowledged only messages that it was sent.
 ///
@@ -74,7 +74,7 @@ mod sending;
 /// A member whose session is *suspended*, because its [connection](Node#when-a-connection-breaks) broke,
 /// stays a member. When its window is full it counts as slow:
 ///
-/// - [`WhenFull::DropAfter`] drops it when its time is up. It hears of that if its session goes on.
+/// - [`WhenFull::DropAfter`] drops it when its time is up. It learns of that if its session goes on.
 /// - [`WhenFull::Wait`] waits until the session goes on or is over. That takes up to
 ///   [`notice_timeout`](crate::NodeBuilder::notice_timeout) (19 s if nothing was being sent to it) and
 ///   then [`session_timeout`](crate::NodeBuilder::session_timeout).
@@ -257,7 +257,7 @@ impl<T: ?Sized, C> Group<T, C> {
     // ---- Acknowledgements ------------------------------------------------------------
 
     /// Returns the last message that at least `quorum` members have acknowledged, as far as this
-    /// end has heard; 0 if there is none.
+    /// end knows; 0 if there is none.
     #[must_use]
     pub fn acked(&self, quorum: usize) -> u64 {
         self.group.acknowledged(quorum)

@@ -20,11 +20,11 @@ use crate::{CloseReason, OpenErrorKind, PeerAt, peer::template::ChannelTemplate}
 /// The sending ends of a publisher. Each is opened for a receiving end that its peer has opened, so a
 /// peer whose end is open knows that it is a subscriber:
 ///
-/// 1. The engine leaves the news of a receiving end before any later frame goes to the peer.
+/// 1. The engine leaves the events of a receiving end before any later frame goes to the peer.
 /// 2. The publisher's end is opened, and made a member of the group, while the subscriptions are
 ///    held. Over shared memory the end becomes a member a moment later: when the peer's words have
 ///    come, of which the peer's end becomes open.
-/// 3. Whoever sends takes the news in first.
+/// 3. Whoever sends takes the events in first.
 pub(super) struct Subscriptions {
     pub(super) template: ChannelTemplate,
     version: MessageVersion,
@@ -46,8 +46,8 @@ pub(super) struct Subscriptions {
     /// The publisher was dropped.
     is_closed: bool,
 
-    // How news is told.
-    /// The ticket of the waker that is left for news of sessions and ends.
+    // How events are notified.
+    /// The ticket of the waker that is left for events of sessions and ends.
     held: Option<Ticket>,
 }
 
@@ -87,14 +87,14 @@ impl Subscriptions {
         }
     }
 
-    /// Returns whether there is news that no waker need have told of yet.
+    /// Returns whether there are events that no waker need have notified of yet.
     #[inline]
     pub(super) fn has_changes(&self) -> bool {
         let is_ready = |handle: &SendHandle| handle.is_open() || handle.is_over();
         self.gathering.notified().has_items() || self.opening.iter().any(|(_, it)| is_ready(it))
     }
 
-    /// Takes in all news, and has `waker` called for later news.
+    /// Takes in all events, and has `waker` called for later events.
     pub(super) fn take_changes(&mut self, waker: &Waker) {
         while !self.is_closed {
             // The first ones may be over, and others be opened in their places.

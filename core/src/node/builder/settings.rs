@@ -136,7 +136,7 @@ settings! {
     /// keep a core for milliseconds, calls sleep at once, and try to spin again later.
     ///
     /// Under [`Driver::Tasks`] a task that waits for a message over shared memory spins for up to
-    /// 4 µs first. The node's own task runs when there is news. Before it waits again, it lets the
+    /// 4 µs first. The node's own task runs when there are events. Before it waits again, it lets the
     /// tasks run that are ready, and spins for up to 10 µs. Spins that find nothing become rare: one
     /// of 128 waits. Waking an idle processor takes 25 to 50 µs. With [`Wait::Event`] nothing spins;
     /// [`Wait::BusyPoll`] makes only threads spin for longer.
@@ -388,7 +388,7 @@ settings! {
     #[default(1024)] #[range(1..=65536)]
     ///
     /// A session costs a descriptor (five over shared memory), and [memory](Self#memory). One more
-    /// is refused: both ends hear the limit and whose it is, and `connect` fails as
+    /// is refused: both ends receive the limit and whose it is, and `connect` fails as
     /// [`ConnectErrorKind::Refused`](crate::ConnectErrorKind::Refused). A session counts until its
     /// end is noticed here; a session of a node with itself counts twice.
     ///

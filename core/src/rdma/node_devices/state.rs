@@ -114,7 +114,7 @@ impl State {
         self.inventory = None;
     }
 
-    /// Forgets an old list of devices. Returns whether another look may show something else.
+    /// Forgets an old list of devices. Returns whether another check may show something else.
     pub(super) fn forget_inventory(&mut self) -> bool {
         let is_old = |listed: &mut Listed| listed.taken.elapsed() > INVENTORY_LASTS;
         self.inventory.take_if(is_old).is_some()

@@ -160,7 +160,7 @@ impl Outbox {
                     let mut notices = self.notices();
                     match error.spares_channel() {
                         true => notices.queue.extend(notice.in_place_of(error)),
-                        // The channel is over, so no peer is left to be told.
+                        // The channel is over, so no peer is left to be notified.
                         false => notices.queue.clear(),
                     }
                 }

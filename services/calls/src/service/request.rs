@@ -51,7 +51,7 @@ pub struct Request<Q: ?Sized, R: ?Sized, C: Codec<Q> = DefaultCodec> {
 }
 
 impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
-    /// Hands a request to a handler. `None` if it is not valid, of which the caller is told.
+    /// Hands a request to a handler. `None` if it is not valid, of which the caller is notified.
     pub(crate) fn open(arrived: ArrivedRequest) -> Option<Self> {
         let ArrivedRequest { mut call, body, .. } = arrived;
         match DecodedPayload::of(body) {
@@ -203,7 +203,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
     /// is told so: its call fails as [`ReplyTooLong`](crate::CallErrorKind::ReplyTooLong),
     /// [`ReplyNotEncoded`](crate::CallErrorKind::ReplyNotEncoded) or
     /// [`Unanswered`](crate::CallErrorKind::Unanswered). If that shows only when an answer
-    /// goes out that had no room before, the caller alone is told.
+    /// goes out that had no room before, the caller alone is notified.
     pub fn reply(self, reply: &R) -> Result<(), SendError> {
         self.reply_with(Value::<R, C>::new(reply), PATIENCE)
     }

@@ -27,7 +27,7 @@ pub struct LogMember {
     pub peer: Option<Peer>,
     /// Everything up to here was sent to the member, or it has answered that it has it.
     pub position: u64,
-    /// The member has the log up to here, as far as this end has heard. This goes back if the
+    /// The member has the log up to here, as far as this end knows. This goes back if the
     /// member returns with less.
     pub acked: u64,
     /// The state of its session.
@@ -74,7 +74,7 @@ pub struct LogMemberLost {
     pub address: String,
     /// Everything up to here was sent to the member.
     pub position: u64,
-    /// The member had the log up to here, as far as this end has heard.
+    /// The member had the log up to here, as far as this end knows.
     pub acked: u64,
     /// The reason.
     pub reason: LogError,

@@ -151,7 +151,7 @@ pub struct LogGroup<T: ?Sized, C = DefaultCodec> {
     lost: VecDeque<LogMemberLost>,
     /// Members as they were when they had answered.
     answered: VecDeque<LogMember>,
-    /// The address that was lost last, and its loss in words, also after the program was told of it.
+    /// The address that was lost last, and its loss in words, also after the program was notified of it.
     last_loss: Option<(String, String)>,
     changes: WakeUps,
     /// The position that one member has had, the one that two had at a time, and so on.
@@ -220,7 +220,7 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
         }
         self.joined += 1;
         let id = member_id(self.joined);
-        // What the far end answered before is no news of a member.
+        // What the far end answered before is no answer of a member.
         sender.answer = None;
         self.members.push(MemberSender::new(id, sender));
         self.changes.waker().wake_by_ref();
@@ -274,7 +274,7 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
     // ---- Progress --------------------------------------------------------------------
 
     /// Returns the position up to which at least `quorum` members have the log, as far as this end
-    /// has heard; 0 if there never were as many. Never waits.
+    /// knows; 0 if there never were as many. Never waits.
     ///
     /// It does not fall when a member is lost or leaves, who still has what it acknowledged. It goes
     /// back to what the present members have when one of them returns with less. A far end that joins
@@ -304,7 +304,7 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
         self.members.iter().map(|member| member.sender.acked())
     }
 
-    /// Returns the position up to which a member has the log, as far as this end has heard. `None`
+    /// Returns the position up to which a member has the log, as far as this end knows. `None`
     /// if it is no longer a member.
     #[must_use]
     pub fn acked_of(&self, member: MemberId) -> Option<u64> {
@@ -407,7 +407,7 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
             Round::Done(answer) => answer.map(|()| true),
             Round::More => Ok(false),
             Round::Wait => {
-                // A program that calls this again and again is told of acknowledgements.
+                // A program that calls this again and again is notified of acknowledgements.
                 if let Some(mut until) = self.until_quorum(position, quorum) {
                     Select::new().try_ready(&mut [&mut until]);
                 }

@@ -8,8 +8,9 @@ use std::{
 };
 
 use ibex_core::{
+    Peer,
     codec::Codec,
-    extend::{Untyped, warn_limited},
+    extend::{ExtendPeer, Untyped, warn_limited},
 };
 
 use super::{LogGroup, LogMemberLost, MemberSender, member::MemberTurn};
@@ -20,14 +21,14 @@ pub(super) enum Round {
     Done(Result<(), LogError>),
     /// There is more to do at once.
     More,
-    /// Nothing can be done until there is news.
+    /// Nothing can be done until there are events.
     Wait,
 }
 
 /// The time until a call that waits for a quorum says so in the log.
 struct QuorumPatience {
     ends_at: Instant,
-    /// The position that the quorum had at the last look.
+    /// The position that the quorum had at the last check.
     acked: u64,
     has_warned: bool,
 }
@@ -96,7 +97,7 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
         round
     }
 
-    /// Notes a loss for the program, and logs it, because a program that waits is told later.
+    /// Notes a loss for the program, and logs it, because a program that waits is notified later.
     fn lose(&mut self, lost: LogMemberLost) {
         if self.lost.len() == MOST_KEPT {
             self.lost.pop_front();
@@ -146,13 +147,17 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
         position: u64,
         quorum: usize,
     ) -> Result<(), LogError> {
-        let mut patience = None;
+        let mut patience: Option<QuorumPatience> = None;
         loop {
             match self.run_round(log, position, quorum) {
                 Round::Done(answer) => return answer,
                 Round::More => {}
                 Round::Wait => {
-                    self.notice_wait(&mut patience, position, quorum);
+                    let before = patience.as_ref().map(|patience| patience.ends_at);
+                    let notice_at = self.notice_wait(&mut patience, position, quorum);
+                    if before != Some(notice_at) {
+                        self.wake_at(notice_at);
+                    }
                     let Some(until) = self.until_quorum(position, quorum) else {
                         return Err(self.not_acked(position, quorum));
                     };
@@ -164,7 +169,7 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
     }
 
     /// Logs, once in a call, that the quorum has made no progress for long: the call itself says
-    /// nothing until it returns. Returns the time of the next look.
+    /// nothing until it returns. Returns the time of the next check.
     fn notice_wait(
         &self,
         patience: &mut Option<QuorumPatience>,
@@ -190,6 +195,15 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
             patience.ends_at = Instant::now() + LONG_WAIT;
         }
         patience.ends_at
+    }
+
+    /// Has the task woken at `at` that waits for a quorum, if a member has a session.
+    fn wake_at(&self, at: Instant) {
+        let sessions = self.members.iter().filter_map(|one| one.sender.peer());
+        let waker = self.changes.waker();
+        let _ = sessions
+            .map(Peer::session)
+            .any(|session| session.wake_at(at, waker));
     }
 
     /// Returns the wait for a quorum, or for anything that gives the next round more to do. `None`

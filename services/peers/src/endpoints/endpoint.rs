@@ -58,7 +58,7 @@ impl<T> PeerEndpoint<T> {
         !ends && !session.peer_drains() && !self.has_ended()
     }
 
-    /// Returns whether the handle has ended. Only a look under the set's lock is certain.
+    /// Returns whether the handle has ended. Only a check under the set's lock is certain.
     pub(super) fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::Relaxed)
     }

@@ -374,7 +374,7 @@ impl Node {
         self.inbound.arrival_offset = arrival_offset;
         let bytes = self.inbound.unparsed();
         let frame = &bytes[..needed.min(header.length as usize)];
-        // Half of the frames that could be lone records are handled as such at the first look.
+        // Half of the frames that could be lone records are handled as such at the first check.
         let lone = match header.sequence % 2 {
             0 => self.session.handle_lone_record(frame, arrival_offset),
             _ => None,

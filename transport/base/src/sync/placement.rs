@@ -10,7 +10,7 @@
 //!    together find the same engine the least loaded. Model: loom_placed_apart.
 //! 2. LAST: the session that ends counts itself out before it asks whether the node closes; the
 //!    thread that closes announces the close before the engines ask whether a session is left. So
-//!    either the session that ends finds the close, and the engines are told, or the engines find
+//!    either the session that ends finds the close, and the engines are notified, or the engines find
 //!    no session. Model: loom_the_last_session_is_noticed.
 //!
 //! Nothing here is per message.

@@ -35,7 +35,7 @@
 //! 6. No session has more than one recall open, and a wish looks at [`CHECKS_PER_WISH`] sessions at
 //!    most to find idle ones. No step waits for a clock.
 //!
-//! A link makes three calls: [`join`](CreditBroker::join) when its session begins,
+//! A connection makes three calls: [`join`](CreditBroker::join) when its session begins,
 //! [`report`](CreditBroker::report) with what
 //! [`SessionCredit::take_report`](crate::session::SessionCredit::take_report) answers
 //! whenever it handled or sent frames, and [`leave`](CreditBroker::leave) when no frame of

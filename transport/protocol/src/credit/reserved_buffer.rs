@@ -9,7 +9,7 @@
 //!    last talk is free again, and sends no new talk before.
 //! 3. With one buffer each, the side that spoke last could not speak again until the other has
 //!    something to say, and both may have something to say first. So the side that dialed keeps
-//!    two: the acceptor's news takes one buffer, and its answers take the other. The dialer's next
+//!    two: the acceptor's changes take one buffer, and its answers take the other. The dialer's next
 //!    frame answers an answer of the acceptor. A node that many peers dial keeps one buffer for
 //!    each of them.
 //! 4. The dialer's talk is answered always, answers included, since it has one buffer for
@@ -31,7 +31,7 @@ pub struct ReservedBuffer {
 
     // The peer's talk.
     taken: u16,
-    /// The peer was told that we have taken all talk up to this number.
+    /// The peer was notified that we have taken all reports up to this number.
     answered: u16,
     owes_answer: bool,
 }
@@ -39,7 +39,7 @@ pub struct ReservedBuffer {
 /// A peer broke the rules of the reserved buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReserveOverrun {
-    /// The peer said more than we keep buffers for.
+    /// The peer sent more than we keep buffers for.
     #[error("{open} frames came for {kept} reserved buffers")]
     Talk {
         /// Talk that we have not answered.
@@ -73,7 +73,7 @@ impl ReservedBuffer {
         }
     }
 
-    /// Returns whether a buffer of the peer's is free for news.
+    /// Returns whether a buffer of the peer's is free for changes.
     #[must_use]
     pub fn may_speak(&self) -> bool {
         let last = if self.dialed { self.said } else { self.changes };
@@ -87,7 +87,7 @@ impl ReservedBuffer {
         self.owes_answer && (!self.dialed || self.may_speak())
     }
 
-    /// The answer that rides on the next frame, if it is news.
+    /// The answer that rides on the next frame, if it has changes.
     #[must_use]
     pub fn answer(&self) -> Option<u16> {
         (self.taken != self.answered).then_some(self.taken)
@@ -99,7 +99,7 @@ impl ReservedBuffer {
         self.owes_answer = false;
     }
 
-    /// Talk goes out: news, or a mere answer.
+    /// A credit report goes out: changes, or a mere answer.
     pub fn speak(&mut self, is_change: bool) {
         self.said = self.said.wrapping_add(1);
         if is_change {
@@ -117,7 +117,7 @@ impl ReservedBuffer {
         Ok(())
     }
 
-    /// Talk came in: news, or a mere answer.
+    /// A credit report came in: changes, or a mere answer.
     pub fn take(&mut self, is_change: bool) -> Result<(), ReserveOverrun> {
         let open = self.taken.wrapping_sub(self.answered) + 1;
         let kept = reserved_buffers(self.dialed) as u16;
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     /// One side, and the answers on their way to it. The flag of each answer tells whether it is
-    /// news.
+    /// changes.
     #[derive(Default)]
     struct Place {
         buffer: ReservedBuffer,

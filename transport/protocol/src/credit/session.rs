@@ -14,7 +14,7 @@
 //!    comes back, either because it was used, or because its holder has nothing to send and
 //!    surrenders it. Surrendered credit counts as used, so it cannot be spent twice.
 //! 4. The recall tells a holder that nothing is lent to it any more. The holder asks when it has
-//!    something to send: once, until it is granted credit or hears of a recall again. Where frames
+//!    something to send: once, until it is granted credit or learns of a recall again. Where frames
 //!    take buffers, the data frame that takes the last credit asks, if more waits behind it.
 //!    Otherwise talk asks.
 //! 5. A sender that is lent credit and had to wait reports the wait with its next frame, so that it
@@ -37,11 +37,11 @@ pub use usage::CreditUse;
 /// The largest control frame; what a session may always send beside its credit.
 pub const CONTROL_RESERVE_BYTES: u64 = 4096;
 
-/// News of credit go back behind what was said before.
+/// Changes of credit go back behind what was sent before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} went back from {before} to {now}, but they only grow")]
 pub struct CreditShrank {
-    /// The name of the news.
+    /// The name of the change.
     pub what: &'static str,
     /// The earlier value.
     pub before: u64,

@@ -3,7 +3,7 @@
 //!
 //! The sending handle keeps to it; the receiving engine checks that it does, because
 //! a peer's restraint is no bound on our memory. The receiving side also decides here
-//! when it owes the sender news.
+//! when it owes the sender changes.
 #![forbid(unsafe_code)]
 
 /// The limits that both ends of a channel agreed on when it was opened: the smaller of each.
@@ -39,9 +39,9 @@ impl ChannelWindow {
         arrived - released <= self.messages && position - released_position <= self.bytes
     }
 
-    /// Returns whether the sender should be told of releases since the last news: at half a window
+    /// Returns whether the sender should be notified of releases since the last report: at half a window
     /// owed, or at `every` messages, if that is less. A frame in the other direction carries the
-    /// news for nothing, and a sender that waits asks, so less is never urgent.
+    /// reports for nothing, and a sender that waits asks, so less is never urgent.
     #[inline]
     #[must_use]
     pub fn owes_changes(&self, messages: u64, bytes: u64, every: u64) -> bool {

@@ -61,7 +61,7 @@ pub enum Control {
     Ask {
         /// The sending end.
         channel: u32,
-        /// The news that the sender waits for.
+        /// The changes that the sender waits for.
         ask: Ask,
     },
     /// Memory for an announced large message is ready: for its beginning, or for more of it.
@@ -475,7 +475,7 @@ impl Control {
     }
 }
 
-/// Returns the part of a program's reason to end a session that the peer hears.
+/// Returns the part of a program's reason to end a session that the peer receives.
 #[must_use]
 pub fn received_reason(reason: &str) -> &str {
     cut(reason, MAX_REASON_BYTES)

@@ -1,7 +1,7 @@
-//! The four cumulative counters of a channel, and the rule that joins news of them.
+//! The four cumulative counters of a channel, and the rule that joins changes of them.
 //!
 //! `published >= received >= released` and `released >= acknowledged` at every moment at the
-//! receiving end. Counters only grow, so late or repeated news is harmless: joining takes the
+//! receiving end. Counters only grow, so late or repeated changes are harmless: joining takes the
 //! larger of each. A peer's counters are checked before it is believed.
 #![forbid(unsafe_code)]
 
@@ -21,7 +21,7 @@ pub struct Counters {
     pub acknowledgement_ended: bool,
 }
 
-/// A peer's counters contradict what it said before or what we sent.
+/// A peer's counters contradict what it reported before or what we sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ImpossibleCounters {
     /// A counter is ahead of what was published.

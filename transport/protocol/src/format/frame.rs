@@ -260,7 +260,7 @@ impl FrameHeader {
     }
 }
 
-/// News that ride on any frame: one channel's counters, and the session's credit.
+/// Changes that ride on any frame: one channel's counters, and the session's credit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extension {
     /// A receiving end's counters, named by the id that the *sending* end chose.

@@ -1,11 +1,11 @@
-//! What a session has to say besides records and news: control messages, and what follows from the
+//! What a session has to send besides records and changes: control messages, and what follows from the
 //! session's own state.
 //!
-//! - Control messages go out in the order in which they were said, a question in the place of an
+//! - Control messages go out in the order in which they were queued, a question in the place of an
 //!   older one for the same end.
 //! - Ends say something only over live wires. What was queued for wires that broke is dropped: it
 //!   [follows again](super::resume) from the state of the ends.
-//! - A goodbye is said once over each wire.
+//! - A goodbye is sent once over each wire.
 #![forbid(unsafe_code)]
 
 use std::{collections::VecDeque, sync::Arc};
@@ -16,7 +16,7 @@ use crate::format::control::{Ask, Control};
 #[cfg(test)]
 mod tests;
 
-/// What a session has to say besides records and news: control messages, the goodbye, answers.
+/// What a session has to send besides records and changes: control messages, the goodbye, answers.
 #[derive(Debug)]
 pub struct ControlQueue {
     /// The stage between old wires and new ones.
@@ -31,12 +31,12 @@ pub struct ControlQueue {
     goodbye: Goodbye,
     /// The program's reason to end this session alone, which the goodbye carries.
     reason: Option<Arc<str>>,
-    /// The peer is told that this node drains, and whether it has.
+    /// The peer is notified that this node drains, and whether it has.
     draining: Option<bool>,
     /// The number of times that bytes of the peer's were damaged on their way.
     damaged: u64,
     /// Set if a frame may have to go out for something other than records, or with it. Every change
-    /// that may lead to that sets the flag; a look that finds nothing clears it.
+    /// that may lead to that sets the flag; a check that finds nothing clears it.
     pub(super) has_errands: bool,
 }
 
@@ -72,7 +72,7 @@ impl ControlQueue {
     // ---- Wishes ----------------------------------------------------------------------
 
     /// Queues a control message, unless the message will follow from the state of the ends when the
-    /// peer was heard.
+    /// peer was received.
     pub(super) fn say(&mut self, control: Control) {
         self.has_errands = true;
         if self.stage.is_live() {
@@ -105,7 +105,7 @@ impl ControlQueue {
     }
 
     /// Notes that bytes of the peer's were damaged on their way, so that its frames are of no use
-    /// any more. The peer is told over the next wires, because over these the end of the connection
+    /// any more. The peer is notified over the next wires, because over these the end of the connection
     /// would often come first.
     pub fn found_damage(&mut self) {
         self.damaged = self.damaged.saturating_add(1);
@@ -215,7 +215,7 @@ impl ControlQueue {
         }
     }
 
-    /// Says again, behind the exchange, what the peer may not have heard over the old wires.
+    /// Sends again, behind the exchange, what the peer may not have received over the old wires.
     pub(super) fn repeat(&mut self) {
         if self.goodbye == Goodbye::Said {
             self.goodbye = Goodbye::Due;

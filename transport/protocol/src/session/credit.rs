@@ -2,7 +2,7 @@
 //!
 //! - No frame is built that costs more than is available, and none is taken in that costs more than
 //!   was granted.
-//! - Talk goes out only when a buffer of the peer's is free for it. Of what is to be told, a recall
+//! - Talk goes out only when a buffer of the peer's is free for it. Of what is to be reported, a recall
 //!   comes first, then a wish, then grants and answers, which ride on any talk.
 #![forbid(unsafe_code)]
 
@@ -52,7 +52,7 @@ impl SessionCredit {
 
     // ---- For the broker --------------------------------------------------------------
 
-    /// Takes the news for the broker since the last time. Take it after frames were handled or
+    /// Takes the changes for the broker since the last time. Take it after frames were handled or
     /// polled, and after a recall.
     #[must_use]
     pub fn take_report(&mut self) -> CreditReport {
@@ -185,13 +185,13 @@ impl SessionCredit {
         self.has_waited || self.reserved.answer().is_some()
     }
 
-    /// Returns whether there may be news for the next frame's extension.
+    /// Returns whether there may be changes for the next frame's extension.
     #[inline]
     pub(super) fn has_extension(&self) -> bool {
         self.has_riders() || self.granting.owed().is_some() || self.reserved.answer_is_due()
     }
 
-    /// Takes the news that ride on the next frame, of any kind. With `wants`, the frame asks for
+    /// Takes the changes that ride on the next frame, of any kind. With `wants`, the frame asks for
     /// more credit. A frame that is talk `has_body` or is a mere answer.
     pub(super) fn take_extension(
         &mut self,
@@ -199,7 +199,7 @@ impl SessionCredit {
         wants: bool,
         has_body: bool,
     ) -> Extension {
-        // A mere answer has a reserved buffer even when news would have none.
+        // A mere answer has a reserved buffer even when changes would have none.
         let may_grant = !is_talk || self.reserved.may_speak();
         let credit = self.granting.owed().filter(|_| may_grant);
         if let Some(credit) = credit {
@@ -235,7 +235,7 @@ impl SessionCredit {
         Ok(self.granting.arrived(self.carriage.cost(header))?)
     }
 
-    /// Takes in that talk came: news, or a mere answer.
+    /// Takes in that a credit report came: changes, or a mere answer.
     pub(super) fn take_talk(&mut self, is_change: bool) -> Result<(), PeerMisbehaved> {
         Ok(self.reserved.take(is_change)?)
     }

@@ -6,7 +6,7 @@
 //! - An end is gone once both sides have closed it and each knows of the other's close. Then
 //!   nothing here names it, but for a turn to wait for a write, which is skipped.
 //!
-//! The ends have [turns](turns): to send, to tell news, and to wait for a write.
+//! The ends have [turns](turns): to send, to report changes, and to wait for a write.
 #![forbid(unsafe_code)]
 
 use std::{mem, sync::Arc};
@@ -32,7 +32,7 @@ use crate::{
 };
 use turns::EndTurns;
 
-/// The ends of a session's channels, on both sides, and their turns to send and to tell news.
+/// The ends of a session's channels, on both sides, and their turns to send and to report changes.
 #[derive(Debug)]
 pub struct EndTable {
     pub(super) entries: IdMap<LocalEnd>,
@@ -66,9 +66,9 @@ pub(crate) struct LocalEnd {
     pub(super) closed_there: bool,
     /// The two ends do not fit each other, so this one is of no use.
     is_mismatched: bool,
-    /// The peer has said that its end is gone.
+    /// The peer has reported that its end is gone.
     pub(super) received_close: bool,
-    /// The peer has been told that ours is gone.
+    /// The peer has been notified that ours is gone.
     pub(super) close_is_out: bool,
 }
 
@@ -345,7 +345,7 @@ impl EndTable {
     // ---- One end ---------------------------------------------------------------------
 
     /// Sets after how many released messages (or half a window, if that is less) the sender of
-    /// receiving end `end` is told at the latest. Has no effect while the channel is not open.
+    /// receiving end `end` is notified at the latest. Has no effect while the channel is not open.
     pub fn tell_every(&mut self, end: u32, messages: u64) {
         if let Some(channel) = self.receiver_mut(end) {
             channel.tell_every = messages;
@@ -398,7 +398,7 @@ impl EndTable {
         }
     }
 
-    /// Returns how many messages of sending end `end` have arrived, as the peer has said.
+    /// Returns how many messages of sending end `end` have arrived, as the peer has reported.
     #[must_use]
     pub fn received(&self, end: u32) -> u64 {
         match self.entries.get(end).map(|end| &end.state) {

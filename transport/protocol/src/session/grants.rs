@@ -79,7 +79,7 @@ impl Session {
         let channel = entry.peer.unwrap_or_default();
         if let EndChannel::Receiver(Some(receiver)) = &mut entry.state
             && receiver.large.grant(sequence, way, bytes).is_some()
-            // With the offer, what was granted is said.
+            // With the offer, what was granted is sent.
             && !receiver.large.awaits_offer(sequence)
             && let Some(control) = way.control(channel, sequence, bytes)
         {
@@ -215,7 +215,7 @@ impl Session {
         Arrival::Unwanted
     }
 
-    /// Says that a receiving end was closed. It is said when nothing of the end is being read any
+    /// Reports that a receiving end was closed. It is sent when nothing of the end is being read any
     /// more, since the peer then revokes its offers: a read would fail, and break the wire.
     pub(super) fn say_receiver_closed(&mut self, end: u32, reason: CloseReason) {
         self.outgoing.say(Control::Close {

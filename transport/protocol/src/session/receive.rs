@@ -204,7 +204,7 @@ impl Session {
         let Some((channel, changes)) = extension.counters else {
             return Ok(());
         };
-        // News for an end that is closed already are late, and harmless.
+        // Changes for an end that is closed already are late, and harmless.
         let Some(sender) = self.ends.sender_mut(channel) else {
             return Ok(());
         };

@@ -1,4 +1,4 @@
-//! The receiving end of a channel as the engine sees it: the messages that arrived, and the news
+//! The receiving end of a channel as the engine sees it: the messages that arrived, and the changes
 //! that it owes.
 #![forbid(unsafe_code)]
 
@@ -34,24 +34,24 @@ pub(crate) struct ReceiveChannel {
     /// Large messages under way.
     pub(super) large: Transfers,
 
-    // Counters that this end knows, and counters that it told.
+    // Counters that this end knows, and counters that it reported.
     /// The counters of the handle's releases and acknowledgements.
     known: Counters,
-    /// The counters that the sender heard last.
+    /// The counters that the sender received last.
     notified: Counters,
     /// The messages that the sender waits for.
     asked: Questions,
-    /// The number of released messages after which the sender is told, at the latest half a
+    /// The number of released messages after which the sender is notified, at the latest half a
     /// window.
     pub(super) tell_every: u64,
-    /// The sender has to be told the news. Without them it would be short of blocks, or would hold
+    /// The changes have to be sent to the sender. Without them it would be short of blocks, or would hold
     /// memory longer.
     pub(super) owes_changes: bool,
     /// Large messages that are here, and that the sender keeps because it does not know.
     kept_there: u32,
     /// The last message that came in a block. It may be here ahead of a longer one before it.
     landed: u64,
-    /// The end is in the session's queue of ends with news.
+    /// The end is in the session's queue of ends with changes.
     pub(super) queued: bool,
 }
 
@@ -68,7 +68,7 @@ pub(super) struct Records {
 pub(super) struct EagerReceiver<'a> {
     pub(super) end: u32,
     pub(super) blocks: &'a mut EagerBlocks,
-    /// The sender keeps a message until it hears that it is there.
+    /// The sender keeps a message until it learns that it is there.
     pub(super) keeps: bool,
     /// The sender offers its memory of large messages.
     pub(super) offers: bool,
@@ -168,7 +168,7 @@ impl ReceiveChannel {
             self.arrived_position += size as u64;
             rest = behind;
         }
-        // The sender knows only the releases that it was told of, so they are the strict bound.
+        // The sender knows only the releases that it was notified of, so they are the strict bound.
         let Counters {
             released,
             released_position,
@@ -265,7 +265,7 @@ impl ReceiveChannel {
         Ok(1)
     }
 
-    /// Tells of the large messages of this end, `end`, of which the host has not heard and that wait
+    /// Tells of the large messages of this end, `end`, of which the host does not know and that wait
     /// for no offer.
     pub(super) fn tell_large(&mut self, end: u32) -> impl Iterator<Item = SessionEvent> {
         let unnotified = self.large.tell();
@@ -288,7 +288,7 @@ impl ReceiveChannel {
         read
     }
 
-    /// Notes that the next large message has to wait for its grant, so that its sender is told now
+    /// Notes that the next large message has to wait for its grant, so that its sender is notified now
     /// of the messages before it.
     pub(super) fn grant_waits(&mut self) {
         self.owes_changes |= self.kept_there > 0;
@@ -349,7 +349,7 @@ impl ReceiveChannel {
         self.arrived == last && self.large.is_empty()
     }
 
-    /// Returns whether the sender must be told of the counters now, because it waits for them or is
+    /// Returns whether the sender must be notified of the counters now, because it waits for them or is
     /// owed enough.
     #[inline(always)]
     pub(super) fn changes_are_urgent(&self) -> bool {
@@ -361,20 +361,20 @@ impl ReceiveChannel {
             || self.is_asked_for_changes() && self.is_answer_due()
     }
 
-    /// Returns whether the sender must hear of the last arrival, because it waits for that.
-    /// Arrival makes no other news urgent.
+    /// Returns whether the sender must learn of the last arrival, because it waits for that.
+    /// Arrival makes no other changes urgent.
     #[inline]
     pub(super) fn arrival_is_urgent(&self) -> bool {
         self.awaits_arrivals() && self.is_answer_due()
     }
 
-    /// Returns whether the sender waits to hear of arrivals.
+    /// Returns whether the sender waits to learn of arrivals.
     #[inline]
     pub(super) fn awaits_arrivals(&self) -> bool {
         self.asked.farthest().received > self.notified.received
     }
 
-    /// Returns whether the sender waits for more than it was told.
+    /// Returns whether the sender waits for more than it was notified of.
     fn is_asked_for_changes(&self) -> bool {
         let asked = self.asked.farthest();
         asked.received > self.notified.received
@@ -382,12 +382,12 @@ impl ReceiveChannel {
             || asked.acknowledged > self.notified.settled()
     }
 
-    /// Returns whether there is news of what the sender waits for.
+    /// Returns whether there are changes of what the sender waits for.
     fn is_answer_due(&self) -> bool {
         self.asked.is_answer_due(&self.notified, &self.counters())
     }
 
-    /// Returns whether there is anything that the sender has not heard.
+    /// Returns whether there is anything that the sender has not received.
     pub(super) fn has_changes(&self) -> bool {
         self.counters() != self.notified
     }
@@ -406,7 +406,7 @@ impl ReceiveChannel {
     pub(super) fn tell(&mut self) -> Counters {
         self.owes_changes = false;
         self.notified = self.counters();
-        // What landed ahead of a message that is under way is not told yet. The news is due when the
+        // What landed ahead of a message that is under way is not reported yet. The changes are due when the
         // next message is complete.
         let is_ahead = self.landed > self.notified.received;
         self.kept_there = if is_ahead { KEPT_THERE - 1 } else { 0 };
@@ -415,5 +415,5 @@ impl ReceiveChannel {
 }
 
 /// The number of large messages that may be here without the sender's knowledge: as many as a
-/// sender has under way at the least. The sender is then told of them, so that it does not wait.
+/// sender has under way at the least. The sender is then notified of them, so that it does not wait.
 const KEPT_THERE: u32 = LARGE_PER_CHANNEL as u32 + 1;

@@ -101,7 +101,7 @@ impl Session {
     /// Puts the session on new wires. By then nothing can arrive over the old ones any more, or be
     /// written to memory that was granted for them. Poll transmissions and events afterwards.
     ///
-    /// [`SessionEvent::Resumed`] follows when both ends have heard of each other.
+    /// [`SessionEvent::Resumed`] follows when both ends have learned of each other.
     pub fn resume(&mut self, wires: WireTerms) {
         debug_assert!(self.outgoing.is_suspended());
         self.config.wires = wires;
@@ -127,7 +127,7 @@ impl Session {
         if !self.ends.has_given(end) || known.contains(end) {
             return Err(PeerMisbehaved::KnowsWrongly { end });
         }
-        // An end that is closed on both sides here is closed at the peer too when the peer hears
+        // An end that is closed on both sides here is closed at the peer too when the peer learns
         // our list.
         if self.ends.entries.contains(end) {
             known.insert(
@@ -187,7 +187,7 @@ impl Resumption<'_> {
             .get(end)
             .is_some_and(|entry| entry.closed_here);
         if known.received_close {
-            // The peer has heard the close, which follows everything that was sent, wanted or not.
+            // The peer has received the close, which follows everything that was sent, wanted or not.
             if !is_closed {
                 return Err(PeerMisbehaved::KnowsWrongly { end });
             }
@@ -210,7 +210,7 @@ impl Resumption<'_> {
         Ok(replayed)
     }
 
-    /// Opens `end` again, because the peer never heard of it.
+    /// Opens `end` again, because the peer never learned of it.
     fn open_again(&mut self, end: u32) -> Result<u64, PeerMisbehaved> {
         let Some(entry) = self.ends.entries.get(end) else {
             return Ok(0);
@@ -229,7 +229,7 @@ impl Resumption<'_> {
         Ok(replayed)
     }
 
-    /// Handles that the peer has forgotten `end`: its own end was closed, and it heard that ours
+    /// Handles that the peer has forgotten `end`: its own end was closed, and it learned that ours
     /// was.
     fn was_forgotten(&mut self, end: u32) -> Result<u64, PeerMisbehaved> {
         if let Some(entry) = self.ends.entries.get_mut(end) {
@@ -287,7 +287,7 @@ impl Resumption<'_> {
         Ok(replayed)
     }
 
-    /// Closes `end` again if it is closed, because the peer has not heard of that.
+    /// Closes `end` again if it is closed, because the peer has not learned of that.
     fn close_again(&mut self, end: u32) {
         let Some(entry) = self.ends.entries.get_mut(end) else {
             return;

@@ -28,7 +28,7 @@ pub(super) struct SendChannel {
     pub(super) sent_position: u64,
     /// Large messages under way.
     pub(super) large: Transfers,
-    /// Large messages that the handle has told, and whose announcement is not in a frame yet.
+    /// Large messages that the handle has handed over, and whose announcement is not in a frame yet.
     pub(super) unannounced: VecDeque<Unannounced>,
     /// Large messages that were announced, and that the peer has not said to have arrived.
     pub(super) unconfirmed: VecDeque<Unconfirmed>,
@@ -83,7 +83,7 @@ pub(super) struct Unconfirmed {
 }
 
 impl SendChannel {
-    /// Joins the receiving end's news.
+    /// Joins the receiving end's changes.
     pub(super) fn handle_counters(
         &mut self,
         changes: &Counters,
@@ -159,7 +159,7 @@ impl SendChannel {
     /// whether there is one.
     pub(super) fn is_turn_of_records(&self, has_piece: bool) -> bool {
         // The handle may announce another large message when the last piece of one is there. The
-        // peer has to be told of that one first.
+        // peer has to be notified of that one first.
         !self.large.owes_word() && (self.chunk_went_last || !has_piece)
     }
 

@@ -136,7 +136,7 @@ impl Session {
                 self.build_control(None, arrival_offset, head);
                 return Some(Body::Inline);
             }
-            // The goodbye carries the rest of the news.
+            // The goodbye carries the rest of the changes.
             let goodbye = self.outgoing.take_goodbye();
             self.build_control(Some(&goodbye), arrival_offset, head);
             return Some(Body::Inline);

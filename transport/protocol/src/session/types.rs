@@ -204,7 +204,7 @@ pub enum SessionEvent {
         /// The terms of the peer's end.
         theirs: Arc<ChannelSpec>,
     },
-    /// A sending end has heard news from its receiver.
+    /// A sending end has received changes from its receiver.
     Counted {
         /// The sending end.
         end: u32,
@@ -216,11 +216,11 @@ pub enum SessionEvent {
         /// The receiving end.
         end: u32,
     },
-    /// News of a receiving end are on their way.
+    /// Changes of a receiving end are on their way.
     Notified {
         /// The receiving end.
         end: u32,
-        /// The counters that were told.
+        /// The counters that were reported.
         counters: Counters,
     },
     /// The other end of a channel was closed.
@@ -447,7 +447,7 @@ pub struct Footprint {
     pub control: usize,
     /// Sending ends that may have something to send: each local end at most once.
     pub ready: usize,
-    /// Receiving ends with news: each local end at most once.
+    /// Receiving ends with changes: each local end at most once.
     pub changes: usize,
     /// Events that the host has not taken.
     pub events: usize,

@@ -4,7 +4,7 @@
 //! A channel on which such a message was announced is granted some blocks. The sender has a message
 //! written into a block, behind [`EAGER_BLOCK_HEAD_BYTES`], and names the block in the announcement, so
 //! that the message is whole when its announcement arrives. The block is the sender's again when it
-//! hears that the message is released; no further message is needed. Each use has another
+//! learns that the message is released; no further message is needed. Each use has another
 //! *generation*, so a sender that is wrong about a block's owner is found out. A sender whose
 //! channel rests gives its blocks back.
 #![forbid(unsafe_code)]
@@ -158,7 +158,7 @@ impl EagerBlocks {
     }
 
     /// Returns whether the sender gets enough blocks of `end` back to be worth a frame, once it is
-    /// told that messages up to `released` are released.
+    /// notified that messages up to `released` are released.
     pub(crate) fn owes(&self, end: u32, released: u64) -> bool {
         let is_owed = |block: &&BlockSlot| match block.state {
             State::Filled { end: of, sequence } => of == end && sequence <= released,
@@ -168,7 +168,7 @@ impl EagerBlocks {
         owed.count() >= EAGER_BLOCKS_UNDER_WAY / 2
     }
 
-    /// The sender of `end` is told that messages up to `released` are released: their blocks
+    /// The sender of `end` is notified that messages up to `released` are released: their blocks
     /// are its own again.
     pub(crate) fn notified(&mut self, end: u32, released: u64) {
         for block in &mut self.blocks {

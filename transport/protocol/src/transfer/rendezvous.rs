@@ -115,7 +115,7 @@ struct Transfer {
     rails: [Option<u32>; MOST_RAILS],
     /// The offset up to which reads are posted. Receiving side.
     asked: u64,
-    /// The host has heard of the message. Receiving side.
+    /// The host has learned of the message. Receiving side.
     is_notified: bool,
 }
 
@@ -165,8 +165,8 @@ impl Transfers {
         });
     }
 
-    /// Returns the sequences and lengths of the messages that the host has not heard of and that
-    /// wait for no offer. It hears of them now. Receiving side.
+    /// Returns the sequences and lengths of the messages that the host has not learned of and that
+    /// wait for no offer. It learns of them now. Receiving side.
     pub(crate) fn tell(&mut self) -> impl Iterator<Item = (u64, u64)> {
         let transfers = self.under_way.iter_mut();
         let unnotified =
@@ -227,7 +227,7 @@ impl Transfers {
         front.is_some_and(|transfer| transfer.has_piece(may_write))
     }
 
-    /// Returns whether the message at the front is written and the peer was not told.
+    /// Returns whether the message at the front is written and the peer was not notified.
     pub(crate) fn owes_word(&self) -> bool {
         self.under_way.front().is_some_and(|transfer| {
             matches!(transfer.granted, Some(Way::Memory(_))) && transfer.done == transfer.length
@@ -278,7 +278,7 @@ impl Transfers {
 
     /// The message at the front was written into its memory, all of it. Receiving side.
     ///
-    /// `None` if no memory was granted, another message is meant, or it was said before.
+    /// `None` if no memory was granted, another message is meant, or it was sent before.
     pub(crate) fn written(&mut self, sequence_low: u32) -> Option<u64> {
         let transfer = self.under_way.front_mut()?;
         let is_due = matches!(transfer.granted, Some(Way::Memory(_)))

@@ -110,9 +110,9 @@ struct Pooled {
 /// The state of a free block's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PageState {
-    /// Bytes may have arrived in the pages since the last look.
+    /// Bytes may have arrived in the pages since the last check.
     Warm,
-    /// The block was free at the last look, and nothing has arrived since.
+    /// The block was free at the last check, and nothing has arrived since.
     Cold,
     /// The pages were given back.
     Gone,

@@ -83,7 +83,7 @@ fn huge_bytes_in(smaps: &str, range: &Range<usize>) -> usize {
 }
 
 /// The addresses that a mapping's first line begins with.
-fn mapped_range(line: &str) -> Option<Range<usize>> {
+pub(super) fn mapped_range(line: &str) -> Option<Range<usize>> {
     let (start, end) = line.split_whitespace().next()?.split_once('-')?;
     let bound = |hex| usize::from_str_radix(hex, 16).ok();
     Some(bound(start)?..bound(end)?)

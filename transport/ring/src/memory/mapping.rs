@@ -339,7 +339,7 @@ impl Mapping {
     ///
     /// The process aborts if the kernel has unmapped these pages by then, and lacks memory to go on: other
     /// threads may be reading here, and must find neither a hole nor zeros. A mapping that another thread
-    /// makes in the hole, between the kernel's refusal and the look, hides it.
+    /// makes in the hole, between the kernel's refusal and the check, hides it.
     ///
     /// # Safety
     /// Readers of these pages expect the bytes of `other`, and no code writes to either meanwhile.

@@ -49,8 +49,9 @@ pub use memfd::{create_memfd, create_ring_memfd};
 pub use mirrored::MirroredMapping;
 pub use process_limit::process_memory_limit;
 pub use region::{
-    MappedBytes, PagesHeld, ProvidedRegion, Region, RegionFile, RegionSlice, RegionUnfit,
-    leave_to_peers, mapped_bytes, share_region,
+    MappedBytes, PagesHeld, ProvidedRegion, Region, RegionFile, RegionSlice, RegionUnfit, blamed,
+    copy_slice, is_of_file, leave_to_peers, mapped_bytes, mapped_file, read_by_kernel,
+    readable_bytes, share_region,
 };
 
 #[cfg(any(test, feature = "probe"))]

@@ -9,6 +9,7 @@
 
 mod bytes;
 mod provided;
+mod reading;
 mod shared;
 
 use std::{
@@ -32,6 +33,7 @@ use self::bytes::{OwnedBytes, RegionBytes, bounds, ends};
 pub use self::{
     bytes::{MappedBytes, mapped_bytes},
     provided::{ProvidedRegion, RegionUnfit},
+    reading::{blamed, copy_slice, is_of_file, mapped_file, read_by_kernel, readable_bytes},
     shared::{PagesHeld, RegionFile, leave_to_peers, share_region},
 };
 use super::{Access, Mapping, MemoryUse};
@@ -70,7 +72,7 @@ pub struct Region {
 #[derive(Clone)]
 pub struct RegionSlice {
     bytes: Arc<RegionBytes>,
-    /// Dropped after `bytes`, so that whoever is told finds the slice gone.
+    /// Dropped after `bytes`, so that whoever is notified finds the slice gone.
     notified: NotifyWhenGone,
     start: usize,
     end: usize,
@@ -196,8 +198,11 @@ impl Region {
     /// and reading past the new end is SIGBUS.
     ///
     /// A page that the kernel has dropped meanwhile is read again when it is used. If the medium
-    /// fails then, a read by this process is SIGBUS too. A write to a connection fails with EFAULT:
-    /// the channel of that message ends at both ends, and the session goes on.
+    /// fails then, a read by the program is SIGBUS too. A message that is sent from such bytes is an
+    /// error, since the kernel reads them for the node (`process_vm_readv` where the node needs them
+    /// itself: to copy, to encrypt, or to check them). Where the node would copy the message, its send
+    /// fails, and the channel goes on. Otherwise the channel of that message ends at both ends, and the
+    /// session goes on. A filter of system calls that refuses `process_vm_readv` makes it SIGBUS.
     ///
     /// # Errors
     ///
@@ -238,7 +243,8 @@ impl Region {
     /// thread drops that, also one of the node's. So its `Drop` should not wait. A panic there is logged.
     ///
     /// Long messages are sent as from a `Vec`: over TCP from where they lie, and over RDMA and shared memory
-    /// copied once. For a file, [`map`](Self::map) spares that copy over RDMA.
+    /// copied once. For a file, [`map`](Self::map) spares that copy over RDMA, and a file that is cut
+    /// short is an error there; here it is SIGBUS where the node reads the bytes itself.
     ///
     /// ```
     /// # use ibex_ring::memory as ibex;

@@ -1,7 +1,7 @@
-//! A value that any thread with news looks after, so that wakers never wait for a lock.
+//! A value that any thread with changes looks after, so that wakers never wait for a lock.
 //!
 //! ```text
-//!   thread with news          holder of the value
+//!   thread with changes          holder of the value
 //!   is_notified = true            unlock
 //!   fence                     fence
 //!   try to lock               is_notified?
@@ -9,13 +9,13 @@
 //! ```
 //!
 //! The fences order both sides' writes before their reads. So either the lock is found free, or its
-//! holder finds the news. Models: loom_changes_find_the_holder, loom_changes_come_when_it_is_free.
+//! holder finds the changes. Models: loom_changes_find_the_holder, loom_changes_come_when_it_is_free.
 
 use std::sync::TryLockError;
 
 use ibex_base::sync::{AtomicBool, Mutex, MutexGuard, Ordering, fence, lock};
 
-/// A value behind a lock, and whether there was news for it while a thread held it.
+/// A value behind a lock, and whether there were changes for it while a thread held it.
 #[derive(Debug)]
 pub struct Claimed<T> {
     is_notified: AtomicBool,
@@ -23,7 +23,7 @@ pub struct Claimed<T> {
 }
 
 impl<T> Claimed<T> {
-    /// Creates a value without news.
+    /// Creates a value without changes.
     pub fn new(value: T) -> Self {
         Self {
             is_notified: AtomicBool::new(false),
@@ -45,7 +45,7 @@ impl<T> Claimed<T> {
     }
 
     /// Runs `act` while this thread does not hold the value. If the value has a holder, possibly
-    /// this very thread, that holder finds [news](Self::unlock) when it leaves.
+    /// this very thread, that holder finds [changes](Self::unlock) when it leaves.
     pub fn when_free(&self, mut act: impl FnMut()) {
         self.tell();
         while let Some(value) = self.try_hold() {
@@ -57,8 +57,8 @@ impl<T> Claimed<T> {
     }
 
     fn tell(&self) {
-        // TOLD, pairs with `take_changes`: the thread that takes the flag sees what the news are about.
-        // A swap and not a store, which would overwrite the release of a thread that told before
+        // TOLD, pairs with `take_changes`: the thread that takes the flag sees what the changes are about.
+        // A swap and not a store, which would overwrite the release of a thread that notified before
         // this one. Model: loom_changes_of_two_threads.
         self.is_notified.swap(true, Ordering::Release);
         // LOOK, pairs with `unlock`: the lock is tried after the flag is set.
@@ -85,14 +85,14 @@ impl<T> Claimed<T> {
         lock(&self.value)
     }
 
-    /// Gives the value back, and runs `act` on it if there was news meanwhile.
+    /// Gives the value back, and runs `act` on it if there were changes meanwhile.
     pub fn leave(&self, value: MutexGuard<'_, T>, act: impl FnMut(&mut T)) {
         if self.unlock(value) {
             self.run_claimed(act);
         }
     }
 
-    /// Gives the value back. Returns whether there is news that no thread has taken.
+    /// Gives the value back. Returns whether there are changes that no thread has taken.
     #[must_use = "the news waits for it"]
     pub fn unlock(&self, value: MutexGuard<'_, T>) -> bool {
         drop(value);
@@ -114,7 +114,7 @@ mod tests {
         claimed.run_claimed(|_| panic!("somebody holds it"));
         claimed.leave(value, |value| *value += 1);
         assert_eq!(*claimed.hold(), 2);
-        // The news was taken.
+        // The changes were taken.
         claimed.leave(claimed.hold(), |_| panic!("there is no news"));
     }
 
@@ -162,8 +162,8 @@ mod models {
         });
     }
 
-    /// Two threads have news at once. The one that looks after the value sees the news of both, even
-    /// if it told last.
+    /// Two threads have changes at once. The one that looks after the value sees the changes of both, even
+    /// if it notified last.
     ///
     /// Mutant: told_by_a_store.
     #[test]

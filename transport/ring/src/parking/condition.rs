@@ -27,13 +27,13 @@ pub trait Condition {
     /// Looks whether the event has happened. Cheap: called again and again while spinning.
     fn check(&mut self) -> Option<Self::Output>;
 
-    /// Returns whether a look may succeed, judging by the cheapest sign. A look follows now and
+    /// Returns whether a check may succeed, judging by the cheapest sign. A check follows now and
     /// then in any case.
     fn poll_quickly(&mut self) -> bool {
         true
     }
 
-    /// The first looks have found nothing. News that costs no frame is told now, since the other
+    /// The first checks have found nothing. Changes that cost no frame are reported now, since the other
     /// side may be waiting for it.
     fn keep_nothing_back(&mut self) {}
 
@@ -41,7 +41,7 @@ pub trait Condition {
     /// back. Called when looking has not helped for a while, and again from time to time.
     fn ask(&mut self) {}
 
-    /// Leaves `waker` wherever the event may be noticed. A look follows, and then the caller sleeps
+    /// Leaves `waker` wherever the event may be noticed. A check follows, and then the caller sleeps
     /// or is pending. A waker that an earlier call left is replaced.
     fn register(&mut self, waker: &Waker);
 
@@ -130,7 +130,7 @@ pub fn block<C: Condition>(
     }
 }
 
-/// Lets the calling thread sleep once for `condition`, by `park`, unless a look behind the
+/// Lets the calling thread sleep once for `condition`, by `park`, unless a check behind the
 /// registration succeeds. Looks again after the sleep.
 pub fn sleep<C: Condition>(
     condition: &mut C,

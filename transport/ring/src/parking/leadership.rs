@@ -1,14 +1,14 @@
-//! An engine behind its lock, the one thread that sleeps for it, and the threads whose news the
+//! An engine behind its lock, the one thread that sleeps for it, and the threads whose changes the
 //! sleeper must not miss.
 //!
 //! The thread that holds the lock may turn the engine. One thread at a time, the *leader*, sleeps
-//! where the engine's news comes in, without the lock; others *follow*, each asleep in a
-//! place of its own. A thread that has news of another kind (a mark, a guard that settled,
+//! where the engine's changes come in, without the lock; others *follow*, each asleep in a
+//! place of its own. A thread that has changes of another kind (a mark, a guard that settled,
 //! data for a waiter) leaves it where the leader looks, and rings a bell that the leader
 //! sleeps on, if it sleeps.
 //!
 //! ```text
-//!   leader                            thread with news
+//!   leader                            thread with changes
 //!   lock; turn: nothing moves         leave it
 //!   sleeping = 1                      fence
 //!   fence                             sleeping? ring the bell
@@ -24,11 +24,11 @@
 //!
 //! Rules, and the race that each is for:
 //!
-//! 1. SLEEP: the leader says that it sleeps before it looks, behind a fence. A thread with news
-//!    leaves it before it asks whether a thread sleeps, behind a fence. So either the look finds
-//!    the news or the question finds the sleeper. Model: loom_marked_or_roused.
+//! 1. SLEEP: the leader says that it sleeps before it looks, behind a fence. A thread with changes
+//!    leaves it before it asks whether a thread sleeps, behind a fence. So either the check finds
+//!    the changes or the question finds the sleeper. Model: loom_marked_or_roused.
 //! 2. A thread that wants a turn and does not get the lock leaves a mark: the lock's holder may
-//!    have looked at that news already, in this turn. Model: loom_driven_or_roused.
+//!    have looked at those changes already, in this turn. Model: loom_driven_or_roused.
 //! 3. The leader looks for its own wake-up too: another thread's turn may have fetched what
 //!    it waits for after it looked and before it led. From that look on its waker rings the
 //!    bell. Model: loom_woken_whoever_leads.
@@ -41,13 +41,13 @@
 //! 6. One follower is woken for a vacant seat, so a follower that goes away without leading passes
 //!    the seat on: it may be the follower that was woken. Model: loom_a_follower_may_give_up.
 //! 7. A claim is made before the leader is rung for, and the keeper looks for claims where
-//!    it looks for news. Model: loom_the_seat_is_claimed.
+//!    it looks for changes. Model: loom_the_seat_is_claimed.
 //! 8. A program may sleep on the bell by itself, between turns, and ibex does not know when. The
 //!    thread that has the engine may be in the last moments of such a turn, and has looked at the
-//!    news already. So a thread that leaves a mark then rings in any case. Model:
+//!    changes already. So a thread that leaves a mark then rings in any case. Model:
 //!    loom_a_watcher_is_rung_for.
 //! 9. A task that drives the engine *parks*: its executor sleeps for it, and no thread leads. The
-//!    task parks as the leader falls asleep, behind a fence and with a look (rule 1). Model:
+//!    task parks as the leader falls asleep, behind a fence and with a check (rule 1). Model:
 //!    loom_marked_or_unparked.
 //! 10. SPAN: a thread that waits for several engines leads none of them, so the keeper must. That
 //!     thread counts itself before it looks whether the seat is vacant, behind a fence. A thread that
@@ -56,7 +56,7 @@
 //!     leaves for a claim looks at the count in the same way before it naps. Model:
 //!     loom_the_keeper_stays_for_who_spans.
 //!
-//! News costs one fence and one load for the thread that has it. Nothing here is per message.
+//! A change costs one fence and one load for the thread that has it. Nothing here is per message.
 
 use std::sync::{PoisonError, TryLockError};
 use std::task::Waker;
@@ -81,7 +81,7 @@ pub struct Leadership<E> {
     /// The driving task is parked, or is about to be and will look once more. Set under the
     /// engine's lock.
     parked: AtomicBool,
-    /// News was left since the last turn.
+    /// Changes were left since the last turn.
     marked: AtomicBool,
     /// Threads that wait while another leads.
     followers: WaitSlot,
@@ -129,7 +129,7 @@ impl<E> Leadership<E> {
         }
     }
 
-    // ---- News ------------------------------------------------------------------------
+    // ---- Changes ------------------------------------------------------------------------
 
     /// Leaves a mark that a turn is wanted. Call [`rouse`](Self::rouse) if the turn cannot wait.
     pub fn mark(&self) {
@@ -150,7 +150,7 @@ impl<E> Leadership<E> {
         self.marked.load(Ordering::Relaxed) && self.marked.swap(false, Ordering::Acquire)
     }
 
-    /// Rings for the leader if it sleeps, or for the driving task if that is parked. Leave the news
+    /// Rings for the leader if it sleeps, or for the driving task if that is parked. Leave the change
     /// before (rule 1). Returns whether it rang.
     pub fn rouse(&self, ring: impl FnOnce()) -> bool {
         // SLEEP, pairs with `sleep`.
@@ -256,7 +256,7 @@ impl<E> Leadership<E> {
 
     #[cold]
     fn claim_kept(&self, ring: impl FnOnce()) {
-        // Without this check, each look of a spinning thread would cost a fence.
+        // Without this check, each poll of a spinning thread would cost a fence.
         if !self.claimed.swap(true, Ordering::Relaxed) {
             self.rouse(ring);
         }

@@ -4,7 +4,7 @@
 //! waiting allocates nothing. The word is not std's park token: a library that consumed the token
 //! would swallow wake-ups meant for the program.
 //!
-//! A thread that sleeps where an engine's news comes in names the bell that wakes it there. Its
+//! A thread that sleeps where an engine's changes come in names the bell that wakes it there. Its
 //! waker then rings the bell instead of the futex.
 
 use std::cell::Cell;

@@ -1,4 +1,4 @@
-//! The set of sources that have news for one waiter, who waits for all of them at one place.
+//! The set of sources that have changes for one waiter, who waits for all of them at one place.
 //!
 //! ```text
 //!   source                          waiter
@@ -10,7 +10,7 @@
 //! ```
 //!
 //! A source is anything that calls a waker. Its [waker](ReadySet::waker) leaves an item that says
-//! which source it was, so sources without news cost nothing. The push survives two races: the
+//! which source it was, so sources without changes cost nothing. The push survives two races: the
 //! waiter registers at the same time (model: loom_pushed_or_woken), or takes the items at the same
 //! time (model: loom_no_item_stays_behind).
 
@@ -82,7 +82,7 @@ impl<T> ReadySet<T> {
     }
 
     /// Returns whether there are items. A waiter that was not registered before may see an item only
-    /// at a later look.
+    /// at a later check.
     #[inline]
     #[must_use]
     pub fn has_items(&self) -> bool {

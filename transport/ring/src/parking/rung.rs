@@ -3,7 +3,7 @@
 //! One bell serves all channels between two processes. The other process's engine hears the bell
 //! and wakes the threads that are meant. A ring names the arming ([`Arm`](super::Arm)) that it is
 //! for, in a word beside the ring. The message itself says nothing about that: the sleeper may have
-//! taken it in its second look and be asleep nevertheless.
+//! taken it in its second check and be asleep nevertheless.
 //!
 //! ```text
 //!   sleeper                 publisher                  engine that hears the bell

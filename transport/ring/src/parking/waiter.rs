@@ -8,7 +8,7 @@
 //!     no: sleep                       take the wakers; later, wake them
 //! ```
 //!
-//! The slot survives this race: the condition comes true between the waiter's first look and its
+//! The slot survives this race: the condition comes true between the waiter's first check and its
 //! registration. The barriers order both sides' writes before their reads, so either the second
 //! look finds the condition true or `is_waiting` returns true. Model: loom_registered_or_seen.
 //!
@@ -41,7 +41,7 @@ use super::wakers::{self, Wakers};
 pub struct WaitSlot {
     /// [`WAITING`] while there are wakers, and [`FENCED`]; written under the lock of the entries.
     waiting: AtomicU32,
-    /// Looks in vain since a waiter registered, for which there was a fence.
+    /// Checks in vain since a waiter registered, for which there was a fence.
     in_vain: AtomicU32,
     asymmetry: Asymmetry,
     entries: Mutex<Entries>,
@@ -134,7 +134,7 @@ impl WaitSlot {
             return Ticket(number);
         }
         // WAITING, pairs with the light half in `is_waiting`: either the other thread sees the waker,
-        // or the look that follows sees what it did.
+        // or the check that follows sees what it did.
         self.asymmetry.heavy_here();
         if fenced_by.is_some() {
             self.make_known(number);

@@ -202,7 +202,7 @@ impl<'g, P: Clone, T: ?Sized> Building<'g, P, T> {
         }
     }
 
-    /// Returns the time at which to look again even without news from members.
+    /// Returns the time at which to look again even without changes from members.
     fn check_again(&self, failure: &GroupFailure<P>, deadline: Option<Instant>) -> Option<Instant> {
         let lacking = self.group.members.iter().filter(|member| member.is_lacking);
         let members = lacking.filter_map(|member| member.check_again(self.group.when_full));

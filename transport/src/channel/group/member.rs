@@ -30,7 +30,7 @@ pub(super) struct Member<P> {
     pub(super) has_message: bool,
 
     // Reasons for which a sending call waits for the member.
-    /// True if the member had no place for a message at the last look.
+    /// True if the member had no place for a message at the last check.
     pub(super) is_lacking: bool,
     /// The time at which a sending call first found the member full.
     full_since: Option<Instant>,

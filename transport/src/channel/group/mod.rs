@@ -231,7 +231,7 @@ impl<P: Clone> SendGroup<P> {
     /// Drops a member if its channel is over, and says so. Else `waker` is called when it is, and is
     /// left under `held`. Never runs a turn, so it may be called inside a waker.
     ///
-    /// A task that waits for the group is told of a loss by [`WaitingTask::wake_if_lost`], because the
+    /// A task that waits for the group is notified of a loss by [`WaitingTask::wake_if_lost`], because the
     /// member's own waker for it may have been taken back.
     pub fn poll_drop_over(
         &mut self,
@@ -458,7 +458,7 @@ impl<P: Clone> SendGroup<P> {
         }
     }
 
-    /// Returns the widest kind of look that a member's session needs of a waiting call.
+    /// Returns the widest kind of poll that a member's session needs of a waiting call.
     fn poll_target(&self) -> PollTarget {
         let poll_target = self
             .members

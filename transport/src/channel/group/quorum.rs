@@ -227,7 +227,7 @@ impl<P: Clone> SendGroup<P> {
         }
     }
 
-    /// Leaves a waker at every member that may acknowledge `sequence`. A look follows.
+    /// Leaves a waker at every member that may acknowledge `sequence`. A check follows.
     fn watch_for(&mut self, sequence: u64, waker: &Waker) {
         for member in &mut self.members {
             if member.standing(sequence) == AckState::May {

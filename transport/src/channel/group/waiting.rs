@@ -56,7 +56,7 @@ impl WaitingTask {
         }
     }
 
-    /// Notes that a member was lost whose own news may not reach the task.
+    /// Notes that a member was lost whose own changes may not reach the task.
     pub(super) fn note_lost(&self) {
         lock(&self.0).has_lost = true;
     }

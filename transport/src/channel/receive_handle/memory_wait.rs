@@ -26,14 +26,14 @@ impl MemoryWait {
     }
 
     /// Returns whether memory was lacking at the last try, and it is too soon for another try. An end
-    /// that is over tries at each look, because its engine may go before it wakes the handle.
+    /// that is over tries at each check, because its engine may go before it wakes the handle.
     pub(super) fn is_too_soon(&self, end: &ReceiveEnd) -> bool {
         self.retry_at
             .is_some_and(|retry_at| clock::now() < retry_at && !end.state.is_over())
     }
 
     /// Schedules another try, because memory is lacking: the kernel's, or room that the release of
-    /// other messages gives. Returns whether the caller is to hear of it: the kernel refuses for the
+    /// other messages gives. Returns whether the caller is to learn of it: the kernel refuses for the
     /// first time, or no engine has the end, so nobody would wake the handle.
     #[cold]
     pub(super) fn begin(&mut self, end: &ReceiveEnd, lacks_room: bool) -> bool {

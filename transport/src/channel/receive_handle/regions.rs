@@ -24,7 +24,7 @@ impl ReceiveHandle {
     }
 
     /// Takes back the regions in which no message arrives, the first one first. Those of messages that
-    /// the end of the session has cut off are free a moment after the receiver is told of that end. Not
+    /// the end of the session has cut off are free a moment after the receiver is notified of that end. Not
     /// in a fork of the process, where there are none.
     pub fn take_regions(&mut self) -> Vec<Region> {
         if fork::is_child() {

@@ -115,7 +115,7 @@ impl ReceiveHandle {
         self.end.path.keep_nothing_back(&self.end);
     }
 
-    /// Asks to be woken, because the caller is about to sleep. A look follows.
+    /// Asks to be woken, because the caller is about to sleep. A poll follows.
     pub(in crate::channel) fn arm(&mut self) {
         let end = &self.end;
         // A receiver that sleeps until a message comes must first report all that it has released.
@@ -191,9 +191,9 @@ const BACK_OFF: u32 = 100;
 /// Looks at a ring's next header before anything else is looked at.
 const HEADER_SPINS: u32 = 200;
 
-/// Number of looks within which a message counts as a reply, whose time is worth learning.
+/// Number of polls within which a message counts as a reply, whose time is worth learning.
 const REPLY_LOOKS: u32 = 32;
-/// Step by which the delay shrinks after a message that was there at the first look. It grows by
+/// Step by which the delay shrinks after a message that was there at the first poll. It grows by
 /// four steps after one that was not. A step takes about 5 ns.
 const DELAY_STEP: u32 = 4;
 /// Longest delay, which takes about 1 µs.
@@ -202,7 +202,7 @@ const MAX_REPLY_DELAY: u32 = 1000;
 /// The condition "a message, or the end".
 pub(in crate::channel) struct NextMessage<'a> {
     handle: &'a mut ReceiveHandle,
-    /// The result of a look. It stays `Ok(None)` for a message that the caller takes in place.
+    /// The result of a poll. It stays `Ok(None)` for a message that the caller takes in place.
     found: &'a mut Result<Option<RawMessage>, ChannelError>,
 }
 

@@ -11,7 +11,10 @@ use ibex_protocol::format::{
     record::{LargeAnnouncement, RecordKind},
     trace_context::TraceContext,
 };
-use ibex_ring::{memory::RegionSlice, parking::Patience};
+use ibex_ring::{
+    memory::{RegionSlice, copy_slice},
+    parking::Patience,
+};
 
 use super::{Abort, Entered, SendHandle};
 use crate::{
@@ -82,13 +85,20 @@ impl Entered<'_> {
         patience: Patience,
     ) -> Result<u64, ChannelError> {
         let SliceMessage { header, body } = message;
-        self.end.check_header(header)?;
+        let (end, mut unreadable) = (self.end, None);
+        end.check_header(header)?;
         let fits = |producer: &mut SendProducer| producer.takes(body.len());
-        if header.is_empty() && self.producer().is_some_and(fits) {
-            return self.send(Some(body.len()), patience, |slot| copy(body, slot));
-        }
-        let sent = self.find_room_and_send_region(message, patience);
-        sent.inspect_err(|_| self.end.gave_up_waiting())
+        let sent = if header.is_empty() && self.producer().is_some_and(fits) {
+            let copy = |slot: &mut _| copy(body, slot, &mut unreadable);
+            self.send(Some(body.len()), patience, copy)
+        } else {
+            let sent = self.find_room_and_send_region(message, patience, &mut unreadable);
+            sent.inspect_err(|_| end.gave_up_waiting())
+        };
+        sent.map_err(|error| match unreadable {
+            Some(why) => end.failed(FailureReason::Unreadable(why)),
+            None => error,
+        })
     }
 
     /// Sends a slice from where it lies, if it is long enough and the path can, or copies it.
@@ -96,6 +106,7 @@ impl Entered<'_> {
         &mut self,
         message: SliceMessage<'_>,
         patience: Patience,
+        unreadable: &mut Option<String>,
     ) -> Result<u64, ChannelError> {
         let SliceMessage { header, body } = message;
         let end = self.end;
@@ -109,7 +120,7 @@ impl Entered<'_> {
         }
         let is_large = body.len() + extension.bytes() > producer.largest;
         let sequence = self.send_extended(&extension, Some(body.len()), patience, &mut |slot| {
-            copy(body, slot)
+            copy(body, slot, unreadable)
         })?;
         if is_large {
             end.region_bytes_copied.add(body.len() as u64);
@@ -192,11 +203,16 @@ impl SendEnd {
     }
 }
 
-/// Copies a message's bytes into `slot`.
-fn copy(bytes: &[u8], slot: &mut [MaybeUninit<u8>]) -> Result<usize, Abort> {
-    let slot = slot.get_mut(..bytes.len()).ok_or(Abort::Overflow)?;
-    for (to, from) in slot.iter_mut().zip(bytes) {
-        to.write(*from);
-    }
-    Ok(bytes.len())
+/// Copies a message's bytes into `slot`. If they cannot be read, `unreadable` says so.
+fn copy(
+    body: &RegionSlice,
+    slot: &mut [MaybeUninit<u8>],
+    unreadable: &mut Option<String>,
+) -> Result<usize, Abort> {
+    let slot = slot.get_mut(..body.len()).ok_or(Abort::Overflow)?;
+    copy_slice(body, slot).map_err(|why| {
+        *unreadable = Some(why.clone());
+        Abort::Failed(why.into())
+    })?;
+    Ok(body.len())
 }

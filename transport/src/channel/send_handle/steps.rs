@@ -85,7 +85,7 @@ impl SendEnd {
         mut enough: impl FnMut(&mut SendProducer) -> bool,
     ) -> Result<(), ChannelError> {
         let (end, session) = (self, &self.session);
-        // What was released when the first look failed. Only the first round looks before it waits;
+        // What was released when the first check failed. Only the first round looks before it waits;
         // each wait begins with a new question.
         let mut released = None;
         let mut waits_since = None;

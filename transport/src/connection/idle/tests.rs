@@ -1,4 +1,4 @@
-//! News that is lost while a call waits for it. The test turns both nodes, carries the bytes between
+//! Changes that are lost while a call waits for them. The test turns both nodes, carries the bytes between
 //! them, and moves their clock.
 
 use std::{
@@ -70,7 +70,7 @@ impl Stage {
         }
     }
 
-    /// Acknowledges a message, and loses the news of it.
+    /// Acknowledges a message, and loses the report of it.
     fn lose_changes_of(&mut self, message: RawMessage) {
         let sent = || self.sessions[1].stats().frames_sent;
         let before = sent();
@@ -102,7 +102,7 @@ impl Stage {
         }
     }
 
-    /// Sends a message, takes it at the other end, and waits for longer than looks miss news.
+    /// Sends a message, takes it at the other end, and waits for longer than checks miss changes.
     fn hold(&self, sender: &mut SendHandle, receiver: &mut ReceiveHandle) -> RawMessage {
         let encode = |slot: &mut [std::mem::MaybeUninit<u8>]| {
             slot[0].write(7);

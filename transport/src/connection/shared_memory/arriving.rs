@@ -265,8 +265,8 @@ impl SharedMemory {
 /// its handle was dropped.
 ///
 /// # Errors
-/// The channel is not open yet. The peer passes nothing before this node has told it where the
-/// receiving end's words are, which is when the channel is paired; and the peer has told of its own
+/// The channel is not open yet. The peer passes nothing before this node has sent it where the
+/// receiving end's words are, which is when the channel is paired; and the peer has reported its own
 /// words on this socket before.
 fn receiver_of<'a>(
     peer_end: u32,

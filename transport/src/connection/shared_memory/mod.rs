@@ -60,7 +60,7 @@ pub(crate) struct SharedMemory {
     /// The peer's process, if it is known.
     reader: Option<SegmentReader>,
     shares: Vec<Arc<SegmentShare>>,
-    /// The blocks of ends that the peer is told of later: of receiving ends whose senders are not known
+    /// The blocks of ends that the peer is notified of later: of receiving ends whose senders are not known
     /// yet, and of sending ends that are not open yet.
     unnotified: IdMap<(u32, u32)>,
     /// The words of closed receiving ends, which their senders may still read.
@@ -73,11 +73,11 @@ pub(crate) struct SharedMemory {
     pub(in crate::connection) greeted: bool,
     /// The next message needs a descriptor that this process may not open now.
     pub(in crate::connection) lacks_descriptor: bool,
-    /// The socket holds more messages than one look takes.
+    /// The socket holds more messages than one check takes.
     pub(in crate::connection) has_more: bool,
     /// Ends that the peer has closed, not in order, after messages that this end has not taken yet.
     pub(in crate::connection) closed_behind: Vec<(u32, CloseReason)>,
-    /// The peer has said goodbye after messages that this end has not taken yet.
+    /// The peer has sent its goodbye after messages that this end has not taken yet.
     pub(in crate::connection) goodbye: Option<EndCause>,
 }
 
@@ -226,7 +226,7 @@ impl SharedMemory {
         Ok(LeasedBlock { segment, block })
     }
 
-    /// Makes the words of sending end `end`. The peer is told of them now, or, if the end `is_paired`
+    /// Makes the words of sending end `end`. The peer is notified of them now, or, if the end `is_paired`
     /// from the beginning, when it is open.
     pub(in crate::connection) fn give_to_sender(
         &mut self,
@@ -244,7 +244,7 @@ impl SharedMemory {
     }
 
     /// Makes the words of receiving end `end`, whose ring begins at `first_position`. The peer is
-    /// told of them when the channel is [`opened`](Self::opened).
+    /// notified of them when the channel is [`opened`](Self::opened).
     pub(in crate::connection) fn give_to_receiver(
         &mut self,
         end: u32,
@@ -268,7 +268,7 @@ impl SharedMemory {
         self.unnotified.remove(end);
     }
 
-    /// Tells the peer where the words of `end` are, unless it was told.
+    /// Tells the peer where the words of `end` are, unless it was notified.
     pub(crate) fn tell_untold(&mut self, end: u32, role: Role) {
         if let Some(place) = self.unnotified.remove(end) {
             self.tell_block(end, role, place);

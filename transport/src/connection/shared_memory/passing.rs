@@ -31,7 +31,7 @@ impl Core {
     }
 
     /// Returns whether frames wait for messages that are still to be passed. The peer must have
-    /// these before it hears of a later close or goodbye. A peer that has said goodbye itself does
+    /// these before it learns of a later close or goodbye. A peer that has sent its goodbye itself does
     /// not need them.
     pub(in crate::connection) fn has_to_pass(&self) -> bool {
         let shared_memory = self.shared_memory.as_ref();

@@ -74,7 +74,7 @@ fn config() -> RuntimeConfig {
         node_credit_bytes: 4 << 20,
         notice_timeout: Duration::from_secs(300),
         session_timeout: Duration::from_secs(300),
-        // A look before a task parks is one turn.
+        // A poll before a task parks is one turn.
         wait_engine: Wait::Adaptive {
             spin: Duration::from_nanos(1),
         },

@@ -55,7 +55,7 @@ impl SessionPermit {
     }
 
     /// Gives the places back, because the queue pair is destroyed. The rest of its wire is freed
-    /// behind the turn, and whoever hears before of the session's end may want a place.
+    /// behind the turn, and whoever learns before of the session's end may want a place.
     pub(crate) fn give_back(&mut self) {
         let places = mem::take(&mut self.places);
         if places == 0 {

@@ -19,14 +19,14 @@
 //!    the memory is not used again. Once the queue pair is destroyed, the memory is deregistered,
 //!    which blocks late writes, and unmapped.
 //! 5. A block that was granted ahead belongs to the peer too. The exception is the time from the
-//!    announcement of a message in it until the peer is told that this message is released.
+//!    announcement of a message in it until the peer is notified that this message is released.
 //! 6. A message that the peer reads is the peer's to read from when its window is bound until the
 //!    request that invalidates the window is done, or the queue pair is destroyed. Its memory is kept
 //!    as long. Memory that this
 //!    end reads into is the device's until the read is done, or the queue pair is destroyed. The same
 //!    holds for each rail, and memory is free when it is free of all of them.
 //! 7. A queue pair is never just destroyed: it is moved to ERR, and the frames that arrived until
-//!    then are handed on before the link ends and before the queue pair is destroyed.
+//!    then are handed on before the wire ends and before the queue pair is destroyed.
 
 mod beside;
 mod events;
@@ -283,7 +283,7 @@ impl Wire for QueuePairWire {
     }
 
     /// Reads the connection beside the queue pair, which shows that the peer lives, or has given
-    /// the session up. Frames arrive as news of the device.
+    /// the session up. Frames arrive as events of the device.
     fn receive<F: Frames>(
         &mut self,
         socket: &mut WireSocket,

@@ -348,7 +348,7 @@ impl QueuePairWire {
         })
     }
 
-    /// Takes in news of a rail.
+    /// Takes in events of a rail.
     pub(super) fn rail_reported<F: Frames>(
         &mut self,
         rail: u8,
@@ -383,7 +383,7 @@ impl QueuePairWire {
         self.rails_moved(0, frames)
     }
 
-    /// Goes on after news of rails.
+    /// Goes on after events of rails.
     fn rails_moved<F: Frames>(&mut self, time: u64, frames: &mut F) -> EventOutcome {
         if !self.is_live() || self.sending.has_failed || frames.is_over() {
             return EventOutcome::Something;

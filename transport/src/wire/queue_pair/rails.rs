@@ -48,7 +48,7 @@ pub(super) struct Rail {
     failed_at: Option<u64>,
     /// The time by which the last request of a failed rail must be flushed.
     deadline: Option<Instant>,
-    /// The session was not told yet that the rail has failed.
+    /// The session was not notified yet that the rail has failed.
     is_change: bool,
     /// Most reads of this end that are under way.
     depth: u32,

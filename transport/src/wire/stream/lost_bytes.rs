@@ -1,5 +1,5 @@
 //! Bytes that may be lost on their way, so that both ends would wait for ever: a frame, or a record
-//! of TLS, stays incomplete, or a call waits for news of the peer and no byte comes.
+//! of TLS, stays incomplete, or a call waits for events of the peer and no byte comes.
 //!
 //! A stopped peer looks the same, so the peer is asked a question that it answers as soon as it
 //! runs. A stopped peer that continues first sends the rest of the frame, and no harm is done. If
@@ -10,7 +10,7 @@
 //! question is repeated at every check.
 #![forbid(unsafe_code)]
 
-/// The state that the looks at a connection share, about one check a second.
+/// The state that the checks of a connection share, about one check a second.
 #[derive(Debug, Default)]
 pub(super) struct LostBytes {
     /// Bytes and complete frames that had arrived at the last check, which found that more are

@@ -66,7 +66,7 @@ pub(crate) struct StreamWire {
     waits_for_credit: bool,
     /// The looks at bytes that may be lost.
     lost_bytes: LostBytes,
-    /// Bytes received and sent by the last look.
+    /// Bytes received and sent by the last check.
     silence: Option<(u64, u64)>,
     /// The end of the wire, whose session is over.
     parting: Option<Parting>,

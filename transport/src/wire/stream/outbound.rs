@@ -12,6 +12,7 @@ use ibex_protocol::format::{
     frame::{BLOCK_ALIGNMENT, FRAME_ALIGNMENT, FrameHeader, HEAD_BYTES},
     frame_check::{self, CHECK_BYTES, Coverage},
 };
+use ibex_ring::memory::read_by_kernel;
 
 use super::{io_fault::is_unreadable, record_layer::RecordLayer};
 
@@ -32,6 +33,8 @@ pub(crate) struct Outbound {
     position: u64,
     /// Number of all frames so far.
     frames: u64,
+    /// Bodies of the batch that are copies; see [`stage`](Self::stage).
+    staged: Vec<Vec<u8>>,
 }
 
 /// Lists that a batch is built in, with room for the longest batch. An engine lends them to a
@@ -52,8 +55,8 @@ enum BatchPiece {
     Fill { length: usize },
 }
 
-// SAFETY: the pointers are to memory that the link keeps alive and that no thread writes until the
-// batch is written; the link moves between threads as a whole.
+// SAFETY: the pointers are to memory that the wire keeps alive and that no thread writes until the
+// batch is written; the wire moves between threads as a whole.
 unsafe impl Send for Outbound {}
 // SAFETY: lists that are not lent are empty.
 unsafe impl Send for Lists {}
@@ -181,6 +184,28 @@ impl Outbound {
                 false
             }
         }
+    }
+
+    /// Copies a body that may be of a mapped file, by the kernel, which reports bytes that cannot be
+    /// read. The copy lasts as long as the batch.
+    ///
+    /// # Errors
+    /// The first byte that cannot be read.
+    ///
+    /// # Safety
+    ///
+    /// The body's bytes are valid but for what their file lacks.
+    pub(crate) unsafe fn stage(
+        &mut self,
+        (base, length): (NonNull<u8>, usize),
+    ) -> Result<(NonNull<u8>, usize), NonNull<u8>> {
+        // SAFETY: valid, by the contract, and the kernel alone reads them.
+        let body = unsafe { slice::from_raw_parts(base.as_ptr(), length) };
+        // SAFETY: fewer bytes were read than the body has.
+        let copy = read_by_kernel(body).map_err(|read| unsafe { base.add(read) })?;
+        let place = NonNull::from(&copy[..]).cast();
+        self.staged.push(copy);
+        Ok((place, length))
     }
 
     /// Makes a frame of a control message that was built by itself.
@@ -329,6 +354,7 @@ impl Outbound {
         }
         if self.bytes == 0 {
             self.pieces.clear();
+            self.staged.clear();
             self.heads.clear();
             self.heads_used = 0;
             self.next = 0;

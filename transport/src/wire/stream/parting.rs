@@ -1,5 +1,5 @@
 //! The end of a connection whose session is over before everything was sent: the frames that were
-//! begun are finished, and the peer hears the goodbye behind them.
+//! begun are finished, and the peer receives the goodbye behind them.
 //!
 //! The connection is not closed before the peer closes its end. A kernel that gets bytes for a closed
 //! connection resets it, and with it what the peer has not read.

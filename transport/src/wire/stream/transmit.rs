@@ -1,11 +1,12 @@
 //! The sending half of a stream: frames are written in batches.
 
-use std::{io, net::TcpStream};
+use std::{io, net::TcpStream, ptr::NonNull};
 
 use ibex_protocol::{
     format::{frame_check::Coverage, record::MIN_ALIGNMENT},
     session::Body,
 };
+use rustix::io::Errno;
 
 use super::{
     StreamWire, WHOLE_BATCH,
@@ -13,7 +14,7 @@ use super::{
 };
 use crate::{
     session::EndCause,
-    wire::{Frames, arrival::note_credit},
+    wire::{Frames, MessageMemory, arrival::note_credit},
 };
 
 impl StreamWire {
@@ -32,7 +33,7 @@ impl StreamWire {
                 }
                 frames.gone(WHOLE_BATCH);
             }
-            if frames.is_held() || !self.build_batch(frames) {
+            if frames.is_held() || !self.build_batch(frames)? {
                 return Ok(progress);
             }
         }
@@ -41,7 +42,10 @@ impl StreamWire {
     /// Writes as much of the batch as the socket accepts.
     fn write<F: Frames>(&mut self, socket: &TcpStream, frames: &mut F) -> Result<bool, EndCause> {
         let written = self.outbound.write(&mut self.layer, socket);
-        let (bytes, calls) = written.map_err(|error| self.why_not_written(&error, frames))?;
+        let (bytes, calls) = written.map_err(|error| {
+            let place = self.outbound.next_memory();
+            why_not_written(&error, place.filter(|_| is_unreadable(&error)), frames)
+        })?;
         let counters = frames.counters();
         self.path.count_sent(bytes, counters);
         counters.writes.add(calls);
@@ -51,17 +55,8 @@ impl StreamWire {
         Ok(bytes > 0)
     }
 
-    /// Returns the cause with which the wire ends after an error of a write.
-    #[cold]
-    fn why_not_written<F: Frames>(&self, error: &io::Error, frames: &mut F) -> EndCause {
-        let place = self.outbound.next_memory();
-        let place = place.filter(|_| is_unreadable(error));
-        let cause = place.and_then(|place| frames.is_unreadable(place));
-        cause.unwrap_or_else(|| cause_of("writing to", error))
-    }
-
     /// Builds the next batch; returns false if no frame is due.
-    fn build_batch<F: Frames>(&mut self, frames: &mut F) -> bool {
+    fn build_batch<F: Frames>(&mut self, frames: &mut F) -> Result<bool, EndCause> {
         let outbound = &mut self.outbound;
         let (mut count, mut inline) = (0, 0);
         while !outbound.is_full() {
@@ -71,7 +66,7 @@ impl StreamWire {
                 outbound.take_back();
                 break;
             };
-            let place = frames.locate(body);
+            let mut place = frames.locate(body);
             let coverage = match body {
                 Body::Records { end, .. } if !self.payloads => {
                     let alignment = frames
@@ -84,9 +79,25 @@ impl StreamWire {
                 Body::Chunk { .. } if !self.payloads => Coverage::Nothing,
                 _ => Coverage::Whole,
             };
-            // SAFETY: ring bytes stay until the peer has released them, which it cannot
-            // before they are sent; large messages, and rings of ends that are gone, are
-            // retained until the batch is written.
+            // The kernel reads a mapped file for this process, which would get SIGBUS where bytes are
+            // gone. A plain socket takes them from there.
+            if let Body::Chunk { end, chunk } = body
+                && (coverage == Coverage::Whole || self.layer.is_sealed())
+                && let message = frames.message(end, chunk.sequence)
+                && message.is_some_and(MessageMemory::is_of_file)
+            {
+                // SAFETY: the message keeps its region.
+                let staged = place
+                    .map(|body| unsafe { outbound.stage(body) })
+                    .transpose();
+                place = staged.map_err(|place| {
+                    outbound.take_back();
+                    why_not_written(&Errno::FAULT.into(), Some(place), frames)
+                })?;
+            }
+            // SAFETY: ring bytes stay until the peer has released them, which it cannot before they are
+            // sent; copies last as long as the batch; large messages, and rings of ends that are gone,
+            // are retained until the batch is written.
             inline += u64::from(unsafe { outbound.push(place, coverage) });
             count += 1;
             if let Body::Chunk { end, chunk } = body {
@@ -97,6 +108,18 @@ impl StreamWire {
         counters.frames_sent.add(count);
         counters.inline_sends.add(inline);
         note_credit(&mut self.waits_for_credit, count > 0, frames);
-        count > 0
+        Ok(count > 0)
     }
+}
+
+/// Returns the cause with which the wire ends after an error of a write, of which memory that cannot
+/// be read at `place` is the reason.
+#[cold]
+fn why_not_written<F: Frames>(
+    error: &io::Error,
+    place: Option<NonNull<u8>>,
+    frames: &mut F,
+) -> EndCause {
+    let cause = place.and_then(|place| frames.is_unreadable(place));
+    cause.unwrap_or_else(|| cause_of("writing to", error))
 }

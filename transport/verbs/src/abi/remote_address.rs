@@ -33,13 +33,13 @@ impl RemoteAddress {
 pub struct RemoteKey(pub(crate) u32);
 
 impl RemoteKey {
-    /// Takes the number that a peer has told.
+    /// Takes the number that a peer has sent.
     #[must_use]
     pub fn from_raw(raw: u32) -> Self {
         Self(raw)
     }
 
-    /// Returns the number, to be told to a peer.
+    /// Returns the number, to be sent to a peer.
     #[must_use]
     pub fn to_raw(self) -> u32 {
         self.0

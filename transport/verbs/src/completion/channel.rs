@@ -1,4 +1,4 @@
-//! A completion channel: the descriptor to sleep on until a completion queue has news.
+//! A completion channel: the descriptor to sleep on until a completion queue has events.
 //!
 //! The descriptor does not block: owners sleep on it in a set of descriptors, and drain it to
 //! `EAGAIN` after every wake-up. Each event that is taken has to be acknowledged, which takes a

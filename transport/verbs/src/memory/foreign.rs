@@ -166,7 +166,7 @@ impl ForeignRegion {
         TargetEntry(self.entry(range))
     }
 
-    /// Returns the address at which a peer finds the byte at `offset`, to be told to it.
+    /// Returns the address at which a peer finds the byte at `offset`, to be sent to it.
     ///
     /// # Panics
     /// If the region has no such byte.

@@ -270,7 +270,7 @@ impl<M: DeviceMemory> MemoryRegion<M> {
         self.base
     }
 
-    /// Returns the address at which a peer finds the byte at `offset`, to be told to it together
+    /// Returns the address at which a peer finds the byte at `offset`, to be sent to it together
     /// with the key.
     ///
     /// # Panics

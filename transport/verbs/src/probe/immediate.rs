@@ -1,4 +1,4 @@
-//! The self-test for immediate data: a queue pair writes to itself, and is to be told of it.
+//! The self-test for immediate data: a queue pair writes to itself, and is to be notified of it.
 
 use std::sync::atomic::Ordering;
 use std::thread;

@@ -1,6 +1,6 @@
 //! Address handles: the ways to the receivers of datagrams.
 //!
-//! An address handle is made from an [`AddressVector`], from the endpoint that a peer has told, or
+//! An address handle is made from an [`AddressVector`], from the endpoint that a peer has sent, or
 //! from a datagram of the peer. It belongs to a protection domain, as queue pairs do; one of another
 //! domain is refused when a datagram is pushed. Datagrams that are outstanding keep their address
 //! handles alive.

@@ -4,7 +4,7 @@
 //! A datagram names its receiver: an [address handle](AddressHandle), a queue pair and that one's
 //! [`QKey`]. It is at most as long as the [path MTU](DatagramQueuePair::max_bytes). Nobody
 //! acknowledges it: one that is lost on the way, finds no receive, does not fit into it, or carries
-//! another Q_Key than the receiver's is dropped, and neither end is told.
+//! another Q_Key than the receiver's is dropped, and neither end is notified.
 //!
 //! A receive takes 40 bytes more than the payload, for the route that the datagram came by:
 //! [`DatagramBuffer`] has both. Its completion tells the sender ([`WorkCompletion::datagram`]), from

@@ -126,7 +126,7 @@ pub struct RemoteEndpoint {
 }
 
 impl RemoteEndpoint {
-    /// Describes a queue pair of this end, to be told to a peer.
+    /// Describes a queue pair of this end, to be sent to a peer.
     #[must_use]
     pub fn of(queue_pair: u32, first_sequence: FirstSequence, local: &LocalPort) -> Self {
         Self {

@@ -265,7 +265,7 @@ impl MemoryWindow {
         is_meant
     }
 
-    /// Returns the place of the byte at `offset` of the window, to be told to the peer; `None` if the
+    /// Returns the place of the byte at `offset` of the window, to be sent to the peer; `None` if the
     /// window is neither bound nor binding, or has no such byte.
     ///
     /// While it is binding, the place may be told by a message of the same queue pair only, which

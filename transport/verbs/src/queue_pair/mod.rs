@@ -208,14 +208,14 @@ impl<K> QueuePair<K> {
 }
 
 impl QueuePair {
-    /// Returns how many reads and atomics this end does and serves at a time, to be told to the peer
+    /// Returns how many reads and atomics this end does and serves at a time, to be sent to the peer
     /// if either end uses them.
     #[must_use]
     pub fn read_limits(&self) -> ReadLimits {
         self.any.reads
     }
 
-    /// Takes over what the peer has told of its [`read_limits`](Self::read_limits), before
+    /// Takes over what the peer has sent of its [`read_limits`](Self::read_limits), before
     /// [`connect`](Self::connect). Without it, this end takes the peer's for its own.
     pub fn set_peer_read_limits(&mut self, peer: ReadLimits) {
         self.any.reads = self.any.reads.with_peer(peer);

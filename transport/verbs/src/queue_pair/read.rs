@@ -2,7 +2,7 @@
 //!
 //! A read takes bytes out of memory that the peer has granted
 //! ([`RegionAccess::REMOTE_READ`](crate::RegionAccess::REMOTE_READ), or a memory window), into a
-//! [target](crate::MemoryRegion::target) of this end. The peer is not told. The bytes are there when
+//! [target](crate::MemoryRegion::target) of this end. The peer is not notified. The bytes are there when
 //! the request has completed: until then the device writes the target, and its region keeps it
 //! mapped (rule 1 of the memory region).
 //!

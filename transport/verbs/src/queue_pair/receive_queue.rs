@@ -194,7 +194,7 @@ impl ReceiveQueue {
         }
     }
 
-    /// Posts one request into the place that callers are not told of.
+    /// Posts one request into the place that callers are not notified of.
     pub(crate) fn post_beyond_capacity(
         &mut self,
         request: &ReceiveRequest<'_, '_>,

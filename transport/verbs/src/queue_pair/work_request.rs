@@ -42,7 +42,7 @@ impl<'entries, 'memory> SendRequest<'entries, 'memory> {
         }
     }
 
-    /// Writes the bytes of `entries` into memory that the peer has granted. The peer is not told of
+    /// Writes the bytes of `entries` into memory that the peer has granted. The peer is not notified of
     /// the write, unless there is immediate data.
     #[inline]
     #[must_use]

@@ -34,7 +34,7 @@ pub(crate) struct Call {
     pub(super) has_begun: bool,
     /// True once the request was answered or given back.
     pub(super) is_over: bool,
-    /// What the caller hears if there is no answer.
+    /// What the caller learns if there is no answer.
     no_reply: NoReply,
     /// The time of the handling, if somebody wants to know it.
     time: Option<CallTime>,
@@ -122,7 +122,7 @@ impl Call {
         self.client.is_cancelled(self.id)
     }
 
-    /// Ends the call without waiting. A caller whose deadline has passed is told too; otherwise it
+    /// Ends the call without waiting. A caller whose deadline has passed is notified too; otherwise it
     /// might conclude from the node's drain that no handler had the call.
     pub(super) fn finish(&mut self, kind: Kind, code: u32, text: &str) {
         self.is_over = true;

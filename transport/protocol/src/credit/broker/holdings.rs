@@ -175,7 +175,7 @@ pub(super) struct Holding {
     /// The time at which the recall is overdue, while one is open.
     pub(super) due: Option<u64>,
     pub(super) is_overdue: bool,
-    /// The state at the last look; `None` if the session was given something since.
+    /// The state at the last check; `None` if the session was given something since.
     pub(super) check: Option<Look>,
     /// The time at which the session becomes inactive, while it holds and wants nothing.
     pub(super) lapses: Option<u64>,
@@ -187,7 +187,7 @@ pub(super) struct Look {
     /// The session's total use when it was last looked at.
     pub(super) used: u64,
     pub(super) witness: SessionId,
-    /// The witness's total use beyond which all frames that had arrived before the look have
+    /// The witness's total use beyond which all frames that had arrived before the check have
     /// been taken in: its own frames come behind them.
     pub(super) until: u64,
 

@@ -68,7 +68,7 @@ impl Host {
                 self.broker.leave(id);
             }
             Move::Want(id) => {
-                // A session that wants credit has used or surrendered all credit that it was told
+                // A session that wants credit has used or surrendered all that it was granted, or it
                 // is parting.
                 if let Some(model) = self.alive(id) {
                     model.wants = true;

@@ -12,18 +12,18 @@ pub struct CreditGrant {
     floor: u64,
     /// The credit that came back in all: as frames or surrendered.
     back: u64,
-    /// The total credit that the peer was told of.
+    /// The total credit that the peer was notified of.
     notified: u64,
 
     /// The part of `lent` that goes to the engine when it comes back.
     parting: u64,
     /// The credit recalled by messages, sent or due, in all.
     recalled: u64,
-    /// The recalled credit that the peer was told of.
+    /// The recalled credit that the peer was notified of.
     recall_notified: u64,
     /// No credit is lent beyond `lent`: the peer gets more only when it asks.
     must_ask: bool,
-    /// The peer is to be told that.
+    /// The peer is to be notified of that.
     ask_is_due: bool,
     /// The credit surrendered in all.
     surrendered: u64,
@@ -32,7 +32,7 @@ pub struct CreditGrant {
     report: CreditReport,
 }
 
-/// News of a session for the engine's broker.
+/// Changes of a session for the engine's broker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CreditReport {
     /// The amount of recalled credit that has come back.
@@ -126,7 +126,7 @@ impl CreditGrant {
     }
 
     /// Returns whether the peer's credit covers a frame of that cost and the frame leads to no
-    /// news: no grant becomes due by it, and none of the credit was recalled.
+    /// changes: no grant becomes due by it, and none of the credit was recalled.
     #[inline]
     #[must_use]
     pub fn covers_quietly(&self, cost: u64) -> bool {
@@ -173,7 +173,7 @@ impl CreditGrant {
     }
 
     /// Takes this much back, at most as much as was not recalled before. Credit that is not out
-    /// comes back at once, the rest as it returns. If nothing is left then, the peer is told that
+    /// comes back at once, the rest as it returns. If nothing is left then, the peer is notified that
     /// it has to ask.
     pub fn recall(&mut self, credit: u64) {
         let credit = credit.min(self.lent - self.parting);
@@ -222,7 +222,7 @@ impl CreditGrant {
     }
 
     /// The grant to tell: once more than half of what is lent is owed, so that as much cannot be
-    /// owed again before the peer was told; or with a recall.
+    /// owed again before the peer was notified; or with a recall.
     #[must_use]
     pub fn owed(&self) -> Option<u64> {
         let owed = self.unnotified();
@@ -231,7 +231,7 @@ impl CreditGrant {
     }
 
     /// Returns whether so much credit came back that a grant is sent for that alone. A frame's
-    /// arrival brings no other news to tell.
+    /// arrival brings no other changes to report.
     #[inline]
     #[must_use]
     pub fn is_owed_much(&self) -> bool {
@@ -277,12 +277,12 @@ impl CreditGrant {
         self.ask_is_due = false;
     }
 
-    /// Takes the news since the last report.
+    /// Takes the changes since the last report.
     pub fn take_report(&mut self) -> CreditReport {
         std::mem::take(&mut self.report)
     }
 
-    /// Returns the credit that came back or was lent and that the peer can be told of.
+    /// Returns the credit that came back or was lent and that the peer can be notified of.
     fn unnotified(&self) -> u64 {
         self.lent.saturating_sub(self.out())
     }

@@ -69,7 +69,7 @@ impl CreditUse {
         self.parting = self.parting.saturating_add(more).min(self.available());
         if must_ask {
             // A recall answers a question too: the credit that was given may be taken back before
-            // the peer was told of it.
+            // the peer was notified of it.
             (self.must_ask, self.has_asked) = (true, false);
         }
         Ok(())
@@ -82,7 +82,7 @@ impl CreditUse {
     }
 
     /// Gives back recalled credit, as there is nothing to send. Returns what was surrendered in
-    /// all, if that has to be said in a frame that costs `cost` of it.
+    /// all, if that has to be sent in a frame that costs `cost` of it.
     pub fn surrender(&mut self, cost: u64) -> Option<u64> {
         if self.parting == 0 {
             return None;

@@ -3,7 +3,7 @@
 
 use crate::format::counters::Counters;
 
-/// Counters that a waiting sender wants to be told. A target of 0 asks for nothing.
+/// Counters of which a waiting sender wants to be notified. A target of 0 asks for nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ask {
     /// Tell once this many messages are received.
@@ -15,7 +15,7 @@ pub struct Ask {
 }
 
 impl Ask {
-    /// Asks to hear that message `sequence` is received.
+    /// Asks to learn that message `sequence` is received.
     #[must_use]
     pub fn received(sequence: u64) -> Self {
         Self {
@@ -24,7 +24,7 @@ impl Ask {
         }
     }
 
-    /// Asks to hear that message `sequence` is acknowledged, or never will be.
+    /// Asks to learn that message `sequence` is acknowledged, or never will be.
     #[must_use]
     pub fn acknowledged(sequence: u64) -> Self {
         Self {
@@ -50,8 +50,8 @@ impl Ask {
 /// unanswered target of each kind, and the farthest.
 ///
 /// The sender's engine lets its peer know the nearest one. While it has a farther one, each answer
-/// leads to the next question, for one message more than was told. So each waiter between the two
-/// is told of its message, and the receiver answers at most once a round trip. A lone waiter costs
+/// leads to the next question, for one message more than was reported. So each waiter between the two
+/// is notified of its message, and the receiver answers at most once a round trip. A lone waiter costs
 /// one question and one answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Questions {
@@ -69,7 +69,7 @@ impl Questions {
         }
     }
 
-    /// Adds a question. `notified` is what the sender has heard so far, or was told.
+    /// Adds a question. `notified` is what the sender has received so far, or was notified of.
     pub fn add(&mut self, ask: Ask, notified: &Counters) {
         let (held, ask) = (self.nearest.unanswered(notified), ask.unanswered(notified));
         let nearer = |one: u64, other: u64| match (one, other) {

@@ -13,7 +13,7 @@ use crate::{
 
 impl EndTable {
     /// Returns our receiving end to which the peer's sending end `channel` sends. `None` if the end
-    /// was closed here: a frame that still comes was sent before the peer heard of the close.
+    /// was closed here: a frame that still comes was sent before the peer learned of the close.
     #[inline]
     pub(crate) fn addressee(
         &mut self,

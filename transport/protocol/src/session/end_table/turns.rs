@@ -1,4 +1,4 @@
-//! Which ends have something for the next frames: records, news, or a piece that waits until
+//! Which ends have something for the next frames: records, changes, or a piece that waits until
 //! another one is written.
 //!
 //! A channel's `queued` says whether its end stands in the queue of its role, so an end stands
@@ -22,7 +22,7 @@ use crate::{
 pub(crate) struct EndTurns {
     /// Sending ends that have, or may have, something to send.
     pub(crate) ready: VecDeque<u32>,
-    /// Receiving ends with news for their senders; urgent ones at the front.
+    /// Receiving ends with changes for their senders; urgent ones at the front.
     pub(crate) changes: VecDeque<u32>,
     /// Pieces on their way into the peer's memory.
     pub(crate) writes_under_way: u32,
@@ -118,7 +118,7 @@ impl EndTurns {
         }
     }
 
-    /// Lets the next frame carry the news of an end, if there are any.
+    /// Lets the next frame carry the changes of an end, if there are any.
     pub(crate) fn tell_first_of(&mut self, end: u32) {
         if let Some(at) = self.changes.iter().position(|&other| other == end) {
             self.changes.remove(at);
@@ -257,7 +257,7 @@ impl EndTable {
         None
     }
 
-    // ---- News ------------------------------------------------------------------------
+    // ---- Changes ------------------------------------------------------------------------
 
     pub(crate) fn queue_changes(&mut self, end: u32) {
         let Some(channel) = self.receiver_mut(end) else {
@@ -273,12 +273,12 @@ impl EndTable {
                 self.turns.changes.push_back(end);
             }
         } else if queued && urgent {
-            // Urgent news stand at the front, where `changes_are_urgent` looks.
+            // Urgent changes stand at the front, where `changes_are_urgent` looks.
             self.turns.tell_first_of(end);
         }
     }
 
-    /// Queues the news that no frame would carry ahead of the goodbye: a sender that closes at the
+    /// Queues the changes that no frame would carry ahead of the goodbye: a sender that closes at the
     /// same time learns of arrivals in no other way.
     pub(crate) fn queue_last_changes(&mut self) {
         for (end, entry) in self.entries.iter_mut() {
@@ -292,7 +292,7 @@ impl EndTable {
         }
     }
 
-    /// Returns whether the peer waits for the news of an end.
+    /// Returns whether the peer waits for the changes of an end.
     pub(crate) fn changes_are_urgent(&self) -> bool {
         self.turns
             .changes
@@ -301,7 +301,7 @@ impl EndTable {
             .is_some_and(ReceiveChannel::changes_are_urgent)
     }
 
-    /// Takes the next end's news into a frame: the peer's end and the counters. The blocks of the
+    /// Takes the next end's changes into a frame: the peer's end and the counters. The blocks of the
     /// messages that were released are the peer's from now.
     pub(crate) fn take_changes(
         &mut self,

@@ -1,4 +1,4 @@
-//! A wire of receive buffers: every frame costs one, and news of credit cost none.
+//! A wire of receive buffers: every frame costs one, and changes of credit cost none.
 
 use super::peer::*;
 use crate::{
@@ -38,7 +38,7 @@ fn credit(credit: u64) -> Vec<u8> {
     frame(FrameKind::Control, 0, u64::from(TALK), Some(extension), b"")
 }
 
-/// A mere answer to what was said up to `number`.
+/// A mere answer to what was sent up to `number`.
 fn answer(number: u16) -> Vec<u8> {
     let extension = Extension {
         answer: Some(number),
@@ -122,7 +122,7 @@ fn a_sender_asks_for_more_credit_with_the_last_it_has() {
     turn.encode(&mut body);
     let talk = frame(FrameKind::Control, 0, u64::from(TALK), None, &body);
     deliver(&mut session, &talk).unwrap();
-    // There are news of the credit that the peer has.
+    // There are changes of the credit that the peer has.
     session.give(10, Term::Standing);
     let mut ring = Ring([16; 5].into());
     session.ends.mark_ready(1);

@@ -262,7 +262,7 @@ fn an_ask_for_an_acknowledgement_reaches_the_application() {
     assert!(deliver(&mut session, &late).is_ok());
 }
 
-/// An end may be told of more often than each half window.
+/// An end may be reported more often than each half window.
 #[test]
 fn an_end_tells_of_as_few_messages_as_it_is_asked_to() {
     let mut session = receiving();
@@ -286,7 +286,7 @@ fn an_end_tells_of_as_few_messages_as_it_is_asked_to() {
     );
 }
 
-/// News that no sender waits for must not stand in front of news that a sender waits for.
+/// Changes that no sender waits for must not stand in front of changes that a sender waits for.
 #[test]
 fn an_ask_overtakes_the_news_of_other_ends() {
     let mut session = receiving();

@@ -49,7 +49,7 @@ fn a_goodbye_waits_for_the_records_that_were_published() {
 }
 
 /// A node that closes at the same time as its peer can ask nothing more: what has arrived here is
-/// told ahead of the goodbye, and with it.
+/// reported ahead of the goodbye, and with it.
 #[test]
 fn everything_that_arrived_is_told_before_the_goodbye() {
     let mut session = Session::new(config());

@@ -95,7 +95,7 @@ fn a_large_message_is_received_when_its_last_byte_is_in_place() {
     );
 }
 
-/// The sender keeps the three until it hears that they are here, and sends no fourth before.
+/// The sender keeps the three until it learns that they are here, and sends no fourth before.
 #[test]
 fn messages_are_told_of_when_the_last_one_overtaken_by_a_block_is_complete() {
     let mut session = writing(Role::Receiver);
@@ -117,7 +117,7 @@ fn messages_are_told_of_when_the_last_one_overtaken_by_a_block_is_complete() {
     deliver(&mut session, &frame).unwrap();
     session.grant(1, 2, 100);
     session.grant(1, 3, 100);
-    // The sender hears of the first message while the block is ahead of two.
+    // The sender learns of the first message while the block is ahead of two.
     deliver(&mut session, &ask(Ask::received(1))).unwrap();
     let received = |session: &mut Session| notified(session).map(|counters| counters.received);
     assert_eq!(received(&mut session), Some(1));

@@ -112,7 +112,7 @@ pub(super) fn drain(session: &mut Session) -> (Vec<SessionEvent>, Vec<Control>) 
     (std::iter::from_fn(|| session.poll_event()).collect(), sent)
 }
 
-/// Returns the counters that the sender of end 1 hears without anything else going out.
+/// Returns the counters that the sender of end 1 receives without anything else going out.
 pub(super) fn notified(session: &mut Session) -> Option<Counters> {
     let (events, _) = drain(session);
     events.into_iter().find_map(|event| match event {

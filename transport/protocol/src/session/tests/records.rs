@@ -220,7 +220,7 @@ fn the_window_holds_and_one_message_beyond_does_not() {
             released: 0
         })
     );
-    // Messages that were released but not told admit nothing, since the sender cannot know of
+    // Messages that were released but not reported admit nothing, since the sender cannot know of
     // them.
     let mut session = receiving();
     deliver(&mut session, &records(1, &window)).unwrap();
@@ -398,8 +398,8 @@ fn one_message_that_is_a_frame_is_a_lone_record() {
     );
 }
 
-/// A lone record leads to no news. The sender is not told that credit is back or that the record
-/// came, and the broker is not told that recalled credit is back.
+/// A lone record leads to no report. The sender is not notified that credit is back or that the record
+/// came, and the broker is not notified that recalled credit is back.
 #[test]
 fn a_record_that_something_follows_from_is_no_lone_one() {
     let lending = |our_credit| {
@@ -417,7 +417,7 @@ fn a_record_that_something_follows_from_is_no_lone_one() {
     let one = records(1, &[b"one"]);
     let cost = (CHECK_BYTES + one.len()) as u64;
 
-    // Credit is told at once when it exceeds half of what is lent.
+    // Credit is reported at once when it exceeds half of what is lent.
     assert!(lending(2 * cost).handle_lone_record(&one, 0).is_some());
     let mut session = lending(2 * cost - 1);
     assert_eq!(session.handle_lone_record(&one, 0), None);

@@ -100,7 +100,7 @@ fn messages_that_did_not_arrive_are_replayed() {
     assert_eq!(events.last(), Some(&SessionEvent::Resumed { replayed: 2 }));
 }
 
-/// The damage is told ahead of the list, so that it is known when the session goes on.
+/// The damage is reported ahead of the list, so that it is known when the session goes on.
 #[test]
 fn damage_is_told_over_new_wires_and_over_no_others() {
     let mut session = sent_three();
@@ -233,7 +233,7 @@ fn a_lost_close_is_sent_again_and_one_that_was_heard_is_not() {
     }
 }
 
-/// The end's close was lost, and it heard ours: nothing of it is left there.
+/// The end's close was lost, and it received ours: nothing of it is left there.
 #[test]
 fn an_end_that_the_peer_has_forgotten_is_forgotten() {
     for role in [Role::Sender, Role::Receiver] {
@@ -259,7 +259,7 @@ fn an_end_that_the_peer_has_forgotten_is_forgotten() {
     }
 }
 
-/// The peer may not have heard of our end: what fits no other is kept until both are closed.
+/// The peer may not have learned of our end: what fits no other is kept until both are closed.
 #[test]
 fn a_mismatch_survives_its_wires() {
     let mut session = Session::new(config());

@@ -16,7 +16,7 @@ pub fn is_offered(length: u64) -> bool {
 pub(super) enum OfferState {
     /// There is none.
     No,
-    /// The sender has not said yet whether it makes one.
+    /// The sender has not reported yet whether it makes one.
     Due,
     /// The receiver may read here.
     Made(RemoteMemory),
@@ -97,9 +97,9 @@ pub(crate) enum NextRead {
 pub(crate) struct Offered {
     /// The message's length.
     pub(crate) length: u64,
-    /// The host has not heard of the message yet.
+    /// The host has not learned of the message yet.
     pub(crate) is_new: bool,
-    /// What was granted before, which is to be said now: how, and up to where.
+    /// What was granted before, which is to be sent now: how, and up to where.
     pub(crate) granted: Option<(Way, u64)>,
 }
 

@@ -87,7 +87,7 @@ impl RegionFile {
             Ok(fd)
         });
         if locked.is_err() {
-            // The slice orders this before the look, which comes when there is none.
+            // The slice orders this before the check, which comes when there is none.
             self.is_passed_itself.store(true, Ordering::Relaxed);
         }
         locked.ok()

@@ -2,6 +2,7 @@
 
 use std::{
     env,
+    mem::MaybeUninit,
     pin::pin,
     process,
     sync::atomic::{AtomicU32, Ordering},
@@ -139,6 +140,38 @@ fn a_mapped_file_is_read_in_place() {
     let mut region = region.into_vec().expect_err("it is no vector");
     assert!(region.is_free());
     assert!(region.get_mut().is_none(), "the file is read-only");
+}
+
+#[test]
+fn bytes_that_a_mapped_file_lacks_are_an_error() {
+    let path = env::temp_dir().join(format!("ibex-short-{}", process::id()));
+    let content: Vec<u8> = (0..20_000).map(|at| (at / 3) as u8).collect();
+    std::fs::write(&path, &content).unwrap();
+    let file = File::options().read(true).write(true).open(&path).unwrap();
+    // SAFETY: nothing here reads what the file is about to lack.
+    let region = unsafe { Region::map(&file, 100..) }.unwrap();
+    file.set_len(5000).unwrap();
+    let mut copy = vec![MaybeUninit::new(0); 20_000];
+    // The page of the last byte is whole, and zero behind it.
+    copy_slice(&region.slice(..8092), &mut copy).unwrap();
+    // SAFETY: all were written.
+    let read: Vec<u8> = copy
+        .iter()
+        .map(|byte| unsafe { byte.assume_init() })
+        .collect();
+    assert_eq!(read[..4900], content[100..5000]);
+    let missing = copy_slice(&region.slice(10..), &mut copy).expect_err("they are gone");
+    let read = format!(
+        "behind {} of its {} bytes (EFAULT)",
+        8192 - 110,
+        20_000 - 110
+    );
+    assert!(missing.contains(&read), "{missing}");
+    assert!(missing.contains(path.to_str().unwrap()), "{missing}");
+    std::fs::remove_file(&path).unwrap();
+    let own = Region::from(content.clone());
+    copy_slice(&own.slice(..), &mut copy).unwrap();
+    assert!(!is_of_file(&own.slice(..)) && is_of_file(&region.slice(..)));
 }
 
 #[test]

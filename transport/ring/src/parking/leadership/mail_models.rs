@@ -51,7 +51,7 @@ impl Mailbox {
     }
 }
 
-/// An engine writes to another, which answers: a session is placed there, and a peer's run told
+/// An engine writes to another, which answers: a session is placed there, and a peer's run reported
 /// back. Mutants: rouse_fence_missing, sleep_fence_missing.
 #[test]
 fn loom_letters_are_taken_and_answered() {

@@ -1,4 +1,4 @@
-//! Models of leadership: which thread sleeps over which news, in every order of events.
+//! Models of leadership: which thread sleeps over which changes, in every order of events.
 
 use std::task::Wake;
 
@@ -12,7 +12,7 @@ struct Node {
     leadership: Leadership<Engine>,
     /// A guard settled; only turns find this.
     settled: AtomicBool,
-    /// The news that the waiter waits for.
+    /// The changes that the waiter waits for.
     arrived: AtomicBool,
     waiters: WaitSlot,
     bell: ModelBell,
@@ -124,7 +124,7 @@ impl Node {
         }
     }
 
-    /// Runs another thread's turn, which fetches the news that the waiter waits for.
+    /// Runs another thread's turn, which fetches the changes that the waiter waits for.
     fn fetch(&self) {
         let engine = self.leadership.lock();
         self.arrived.store(true, Ordering::Release);

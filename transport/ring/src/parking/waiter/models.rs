@@ -21,7 +21,7 @@ fn loom_registered_again_or_seen() {
         entries.fenced_by = Some(KNOWN);
         slot.state_waiting(&entries);
         drop(entries);
-        // The publisher may take the bit back at this look, beside the waiter.
+        // The publisher may take the bit back at this check, beside the waiter.
         slot.in_vain.store(MOST_IN_VAIN - 1, Ordering::Relaxed);
         slot
     });

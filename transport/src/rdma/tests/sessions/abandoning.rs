@@ -1,4 +1,4 @@
-//! Sessions that one end gives up for good: the other end is told beside the queue pair, and does
+//! Sessions that one end gives up for good: the other end is notified beside the queue pair, and does
 //! not wait. A connection that merely ends has no such meaning.
 
 use std::{

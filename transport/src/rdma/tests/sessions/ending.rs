@@ -91,7 +91,7 @@ fn a_goodbye_brings_everything_and_leaves_nothing() {
     assert_eq!(stage.fake.alive().get("queue pairs"), None);
 }
 
-/// A driving task turns the engine only for news, and parks when there is none. The clock is
+/// A driving task turns the engine only for events, and parks when there are none. The clock is
 /// stopped, so the wait for the last completion does not end by itself.
 #[test]
 fn a_queue_pair_goes_before_a_driving_task_parks() {

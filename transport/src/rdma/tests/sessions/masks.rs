@@ -158,7 +158,7 @@ fn a_receiver_that_holds_messages_holds_back_only_their_sender() {
         }
         held.clear();
         stage.settle();
-        // A look by the receiver gives back what was released.
+        // A check by the receiver gives back what was released.
         assert!(receiver.receive(Patience::None).is_err());
         stage.settle();
         send(&mut sender, 16, 900);

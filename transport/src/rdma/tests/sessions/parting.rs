@@ -9,7 +9,7 @@ use super::{
 use crate::{clock, node::What, session::EndCause};
 
 impl Resuming {
-    /// Makes a session whose second end has said goodbye, with the answer in flight.
+    /// Makes a session whose second end has sent its goodbye, with the answer in flight.
     fn answering() -> Self {
         let mut test = Self::by(VERBS_FIRST, one_device(), trusting());
         test.carry(10);
@@ -32,7 +32,7 @@ impl Resuming {
         test
     }
 
-    /// Returns the cause for the end of the session that the first end is told.
+    /// Returns the cause for the end of the session that the first end gets.
     fn cause_told(&self) -> EndCause {
         let until = Instant::now() + PATIENCE;
         loop {

@@ -51,7 +51,7 @@ fn length(send: &PostedSend) -> usize {
 
 pub(super) const LONG: usize = 3 * WRITE_BYTES;
 
-/// Returns a channel with a message that is offered, of which the receiver's engine has not heard.
+/// Returns a channel with a message that is offered, of which the receiver's engine does not know.
 pub(super) fn offered(stage: &Stage) -> (SendHandle, ReceiveHandle) {
     let (mut sender, receiver) = stage.channel("offered", WINDOW);
     send(&mut sender, 3, LONG);
@@ -298,7 +298,7 @@ fn a_node_that_is_closed_waits_for_a_message_that_is_being_read() {
     assert_eq!(open_offers(&stage), 0);
 }
 
-/// A receiver may go while its device reads. The sender hears of that when nothing is read any more:
+/// A receiver may go while its device reads. The sender learns of that when nothing is read any more:
 /// otherwise a read would find no key, which ends the session.
 #[test]
 fn a_receiver_that_goes_while_it_reads_breaks_nothing() {

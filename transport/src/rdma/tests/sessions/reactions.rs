@@ -34,7 +34,7 @@ enum State {
     Sending,
     /// Closing, with sends in flight and this end's goodbye after them.
     Closing,
-    /// The peer has said goodbye; this end's goodbye is in flight.
+    /// The peer has sent its goodbye; this end's goodbye is in flight.
     PeerClosed,
     /// The queue pair is dead and not drained.
     Leaving,
@@ -59,7 +59,7 @@ enum Fact {
     Change(Changed, u32),
     /// The port changes, the event reports it, and then a send fails.
     ChangeThenSendFails(Changed, u32, u32),
-    /// The device is not listed any more, which a look finds.
+    /// The device is not listed any more, which a check finds.
     Removed,
 }
 

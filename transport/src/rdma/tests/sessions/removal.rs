@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::{clock::StoppedClock, session::EndCause};
 
-/// Watchdog, much longer than the interval between looks.
+/// Watchdog, much longer than the interval between checks.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 impl Stage {

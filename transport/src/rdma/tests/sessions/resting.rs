@@ -7,9 +7,9 @@ use crate::clock::StoppedClock;
 
 /// Time from one turn of both engines to the next.
 const TICK: Duration = Duration::from_millis(10);
-/// Number of ticks that take longer than two looks for silent channels.
+/// Number of ticks that take longer than two checks for silent channels.
 const SILENCE: usize = 350;
-/// Number of ticks within which every ring that can be given back is. The number of looks that this
+/// Number of ticks within which every ring that can be given back is. The number of checks that this
 /// takes depends on what the device has reported by then.
 const PATIENCE: usize = 6000;
 

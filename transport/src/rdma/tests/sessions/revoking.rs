@@ -36,7 +36,7 @@ fn settle_first(stage: &Stage) {
     while stage.nodes[0].runtime.poll_ready() {}
 }
 
-/// Drops the receiver of a channel, and lets the sender's node hear of it. Sends are held back.
+/// Drops the receiver of a channel, and lets the sender's node learn of it. Sends are held back.
 fn drop_receiver(stage: &Stage, receiver: ReceiveHandle) {
     drop(receiver);
     while stage.nodes[1].runtime.poll_ready() {}

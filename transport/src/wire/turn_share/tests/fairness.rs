@@ -68,7 +68,7 @@ impl Flood {
         (flood, session)
     }
 
-    /// Sends as much as can be sent now, and takes what the victim has said.
+    /// Sends as much as can be sent now, and takes what the victim has sent.
     fn go_on(&mut self) {
         match self {
             Self::OfFrames {
@@ -180,7 +180,7 @@ impl Stage {
         panic!("what a handle left is not taken in within {MOST_ROUNDS} rounds");
     }
 
-    /// Returns the rounds that news of each kind wait: a message in an armed ring, and room in a
+    /// Returns the rounds that events of each kind wait: a message in an armed ring, and room in a
     /// window that was full.
     fn waits(&mut self, flood: &mut Option<(Flood, Arc<SessionShared>)>) -> [u64; 2] {
         if flood.is_none() {

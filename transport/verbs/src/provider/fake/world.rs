@@ -74,7 +74,7 @@ pub(super) struct State {
     /// The time on all clocks.
     pub(super) ticks: u64,
 
-    // News for the test.
+    // Events for the test.
     pub(super) posted: Vec<PostedSend>,
     pub(super) send_doorbells: u64,
     pub(super) receive_doorbells: u64,

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// True and false statements of a peer that was sent three records and heard of one.
+/// True and false statements of a peer that was sent three records and learned of one.
 #[test]
 fn lies_about_what_is_known_are_found_out() {
     let wrong = |end| PeerMisbehaved::KnowsWrongly { end };

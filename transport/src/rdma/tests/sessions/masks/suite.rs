@@ -178,7 +178,7 @@ fn acknowledgements_reach_the_sender_up_to_the_first_that_is_missing() {
             }
         }
         assert!(receiver.receive(Patience::None).is_err());
-        // A sender that asks is told.
+        // A sender that asks is notified.
         assert!(sender.wait_acked(5, Patience::None).is_err());
         stage.settle();
         sender.wait_acked(5, Patience::None).unwrap();
@@ -255,7 +255,7 @@ fn a_ring_that_went_back_is_taken_again() {
             }
         })
         .collect();
-    // A ring is given back after two looks, one second apart. All stages rest at the same time, and
+    // A ring is given back after two checks, one second apart. All stages rest at the same time, and
     // a minute is far more than enough.
     let mut ticks = 0;
     let rests = |one: &Resting| regions(&one.stage) <= one.regions;

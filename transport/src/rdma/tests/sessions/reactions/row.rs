@@ -332,7 +332,7 @@ impl Row {
         nodes.all(|node| !node.session.is_gone() && !node.session.is_suspended())
     }
 
-    /// Returns whether the session says goodbye. The answer may then take a second. That second
+    /// Returns whether the session sends goodbye. The answer may then take a second. That second
     /// passes here only if an end waits to dial again, so no row is too late for it.
     fn says_goodbye(&self) -> bool {
         matches!(self.situation.state, State::Closing | State::PeerClosed)
@@ -342,7 +342,7 @@ impl Row {
         let [first, second] = self.test.stage.nodes.each_ref().map(|node| &node.session);
         match self.situation.state {
             State::Closing => first.is_gone(),
-            // For the first end the session was over when the second had said goodbye.
+            // For the first end the session was over when the second had sent its goodbye.
             State::PeerClosed => second.is_gone(),
             _ => first.is_gone() || self.is_up(),
         }

@@ -109,7 +109,7 @@ fn wires_that_come_early_wait_until_the_queue_pair_is_gone() {
     let mut test = Resuming::new(trusting());
     test.carry(20);
     test.calm_down();
-    // The second node only hears of the new connection.
+    // The second node only learns of the new connection.
     let [here, there] = reconnections(1, None);
     test.stage.fake.hold_sends(true);
     test.each(|stream| stream.send(2));
