@@ -8,7 +8,10 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use ibex_core::{FanIn, FanInEvent, Message, Node, OpenErrorKind, PeerAt, extend::{self, TakenName}};
+use ibex_core::{
+    FanIn, FanInEvent, Message, Node, OpenErrorKind, PeerAt,
+    extend::{self, TakenName},
+};
 
 use super::{
     Stream,

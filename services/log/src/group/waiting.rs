@@ -8,9 +8,8 @@ use std::{
 };
 
 use ibex_core::{
-    Peer,
     codec::Codec,
-    extend::{ExtendPeer, Untyped, warn_limited},
+    extend::{self, Untyped, warn_limited},
 };
 
 use super::{LogGroup, LogMemberLost, MemberSender, member::MemberTurn};
@@ -202,7 +201,7 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
         let sessions = self.members.iter().filter_map(|one| one.sender.peer());
         let waker = self.changes.waker();
         let _ = sessions
-            .map(Peer::session)
+            .map(extend::session)
             .any(|session| session.wake_at(at, waker));
     }
 

@@ -275,7 +275,8 @@ fn any_bytes_are_survived() {
 fn bytes_over_the_connection_end_the_session_and_so_does_its_end() {
     use std::io::Write;
     let mut victim = Victim::new();
-    victim.tcp.write_all(b"hello").unwrap();
+    // As many as the head of a last word has, which is checked when it is whole.
+    victim.tcp.write_all(b"hello, hello, hello, hi!").unwrap();
     victim.settle_until_gone();
     let victim = Victim::new();
     victim.tcp.shutdown(Shutdown::Write).unwrap();

@@ -196,7 +196,7 @@ const SPARE_DESCRIPTORS: usize = 4;
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::Provider as _, *};
 
     /// Checks what a user of this machine is told where there is no library, and where there is
     /// one and no device.
