@@ -1,6 +1,6 @@
 //! Many peers of one node, and the division of its receive buffers between them.
 
-use std::time::Duration;
+use std::{net::Shutdown, time::Duration};
 
 use super::*;
 
