@@ -32,8 +32,8 @@ impl EndTable {
     }
 
     /// Gives up the memory that was granted for large messages of a session [without
-    /// wires](super::Session::suspend), to which nothing more is written: the host
-    /// [grants](super::Session::grant) other memory for the messages that are not complete.
+    /// wires](super::super::Session::suspend), to which nothing more is written: the host
+    /// [grants](super::super::Session::grant) other memory for the messages that are not complete.
     pub fn withdraw_memory(&mut self) {
         for entry in self.entries.values_mut() {
             if let EndChannel::Receiver(Some(channel)) = &mut entry.state {
@@ -42,7 +42,7 @@ impl EndTable {
         }
     }
 
-    /// Says which of the peer's ends this side knows, for [new wires](super::resume).
+    /// Says which of the peer's ends this side knows, for [new wires](super::super::resume).
     pub(in crate::session) fn list_known(
         &mut self,
         path: DataPath,
