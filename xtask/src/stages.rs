@@ -238,11 +238,11 @@ fn unit(watchdog: &Watchdog) -> Result<(), Failure> {
     let others = [
         // With the bindings, these are all other tests that need no device. One of them compares
         // the declarations of libibverbs with rdma-core's header.
-        "cargo test --workspace --exclude ibex --exclude ibex-tests --exclude ibex-benches \
+        "cargo test --no-fail-fast --workspace --exclude ibex --exclude ibex-tests --exclude ibex-benches \
          --exclude ibex-examples --features ibex-transport/verbs,ibex-harness/verbs,ibex-verbs/rdma-sys",
     ];
     let facade = [
-        "cargo test -p ibex -p ibex-tests -p ibex-examples --lib --examples \
+        "cargo test --no-fail-fast -p ibex -p ibex-tests -p ibex-examples --lib --examples \
          --test advice --test asynchronous --test bytes \
          --test calls --test compile --test environment --test fingerprints --test group --test inspect \
          --test keeping_connected --test keeping_many --test log --test memory_bound \
