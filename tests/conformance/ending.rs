@@ -58,7 +58,7 @@ fn receive_to_the_end(receiver: &mut BytesReceiver) -> (u64, Result<(), RecvErro
 /// Receives `count` messages, then an orderly end.
 pub(crate) fn assert_all_come(receiver: &mut BytesReceiver, count: u64) {
     let (last, end) = receive_to_the_end(receiver);
-    assert_eq!(last, count);
+    assert_eq!(last, count, "{end:?}");
     end.expect("an orderly end");
 }
 
