@@ -16,13 +16,11 @@ use super::{arrival_buffers::REPOST_BATCH, rdma_port::SEND_ENTRIES};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortSettings {
     /// Buffers posted for arriving frames. Default: 4096. All sessions share them through a
-    /// [broker](ibex_protocol::credit::broker), which lends none to sessions whose peers say
-    /// nothing. A session with a receive queue of its own takes
+    /// [broker](ibex_protocol::credit::broker). A session with a receive queue of its own takes
     /// `session_credit` of them and some more.
     pub receive_buffers: u32,
-    /// Most sessions at a time. Default: 256. For each session one buffer is reserved for credit
-    /// messages, and one is its *floor*, which nobody else is lent; a session that this side dialed
-    /// counts as two. Each session also takes room for
+    /// Most sessions at a time. Default: 256. One buffer is reserved for each session's credit
+    /// messages; a session that this side dialed counts as two. Each session also takes room for
     /// its sends in the completion queue.
     pub max_sessions: u32,
     /// Buffers beyond those posted. Default: 4096. Unreleased messages may hold this many frames
@@ -109,17 +107,13 @@ impl PortSettings {
     /// The maximum of `receive_buffers` and of `held_buffers`.
     pub const MOST_BUFFERS: u32 = 1 << 20;
 
-    /// Returns the minimum of `receive_buffers` with the other settings. A shared queue needs the
-    /// buffers of each session, those that wait to be posted again, and one to lend. Otherwise the
+    /// Returns the minimum of `receive_buffers` with the other settings. A shared queue needs one
+    /// buffer for each session, those that wait to be posted again, and one to lend. Otherwise the
     /// minimum is the number of buffers of one session.
     #[must_use]
     pub fn least_receive_buffers(&self) -> u32 {
         match self.shared_receives {
-            true => {
-                let of_each = (RESERVE + FLOOR) as u32;
-                let of_sessions = self.max_sessions.saturating_mul(of_each);
-                of_sessions.saturating_add(REPOST_BATCH + 1)
-            }
+            true => self.max_sessions.saturating_add(REPOST_BATCH + 1),
             false => self.own_buffers(),
         }
     }
@@ -151,7 +145,7 @@ impl PortSettings {
         let (least, most) = (self.least_receive_buffers(), Self::MOST_BUFFERS);
         if !(least..=most).contains(&self.receive_buffers) {
             let allowed = match self.shared_receives {
-                true => format!("{least} (two for each of max_sessions, and 17) to {most}"),
+                true => format!("{least} (max_sessions and 17) to {most}"),
                 false => format!("{least} (session_credit and 18, for one session) to {most}"),
             };
             return wrong("receive_buffers", self.receive_buffers, &allowed);
@@ -202,20 +196,14 @@ impl PortSettings {
     pub(super) fn broker(&self) -> BrokerSettings {
         BrokerSettings {
             capacity: (self.receive_buffers - REPOST_BATCH).into(),
-            reserve: RESERVE,
-            floor: FLOOR,
+            reserve: 1,
+            floor: 0,
             max_sessions: self.max_sessions.into(),
             grain: 1,
-            most: u64::from(self.session_credit) - FLOOR,
+            most: self.session_credit.into(),
         }
     }
 }
-
-/// The buffer of each place for a session that credit messages take.
-const RESERVE: u64 = 1;
-/// The buffer of each place that its session has beside what it is lent, so that a session can send
-/// whatever others hold.
-const FLOOR: u64 = 1;
 
 /// Minimum of `send_requests`: a send queue must hold more than one interval between two
 /// completions, because it would otherwise wait for a completion that was never requested.

@@ -39,10 +39,10 @@ const MESSAGES_OPEN: ChannelWindow = ChannelWindow {
 };
 
 /// Returns the settings of a receiving RDMA port that lends `lendable` buffers to up to `sessions`
-/// peers, beside the one that each has for its credit messages, and the one that is its floor.
+/// peers.
 fn lends(lendable: u32, sessions: u32) -> PortSettings {
     PortSettings {
-        receive_buffers: lendable + 2 * sessions + KEPT_FOR_REPOSTING,
+        receive_buffers: lendable + sessions + KEPT_FOR_REPOSTING,
         held_buffers: 64,
         max_sessions: sessions,
         session_credit: 64,
@@ -63,7 +63,7 @@ impl Crowd {
         let dials = PortSettings {
             // Each session that a sender dials counts as two.
             max_sessions: 400,
-            receive_buffers: 1024,
+            receive_buffers: 512,
             held_buffers: 0,
             send_requests: 64,
             session_credit: 8,
@@ -128,23 +128,18 @@ impl Crowd {
     /// Lets each talker in `busy` send until `messages` of its messages have arrived. Returns how
     /// many each had delivered when the first was done.
     fn run(&mut self, busy: &[usize], messages: u64) -> Vec<u64> {
-        let everywhere: Vec<_> = (0..self.senders.len()).collect();
-        self.run_beside(busy, messages, &everywhere)
-    }
-
-    /// Like [`run`](Self::run), where only the nodes `turning` make turns.
-    fn run_beside(&mut self, busy: &[usize], messages: u64, turning: &[usize]) -> Vec<u64> {
         let goal: Vec<_> = busy
             .iter()
             .map(|&at| self.talkers[at].taken + messages)
             .collect();
         let before: Vec<_> = busy.iter().map(|&at| self.talkers[at].taken).collect();
+        let everywhere: Vec<_> = (0..self.senders.len()).collect();
         let mut shares = None;
         for _ in 0..100_000 {
             for (&at, &goal) in busy.iter().zip(&goal) {
                 self.talkers[at].fill(goal);
             }
-            self.settle(turning);
+            self.settle(&everywhere);
             let mut done = 0;
             for (&at, &goal) in busy.iter().zip(&goal) {
                 self.talkers[at].take();
@@ -220,14 +215,15 @@ fn spread(shares: &[u64]) -> f64 {
 /// Until then every sender had messages to send, so only the division of credit makes a difference.
 /// A session that starves early cannot hide that by catching up later.
 #[test]
-fn two_hundred_senders_share_40_buffers() {
+fn two_hundred_senders_share_256_buffers() {
     for senders in [1, 20] {
-        let mut crowd = Crowd::new(lends(40, 200), senders);
+        let settings = lends(40, 200);
+        assert_eq!(settings.receive_buffers, 256);
+        let mut crowd = Crowd::new(settings, senders);
         (0..200).for_each(|at| crowd.join(at % senders));
         let everybody: Vec<_> = (0..200).collect();
         let shares = crowd.run(&everybody, 128);
-        // Whoever got a buffer when there were fewer keeps it, beside its own.
-        assert!(spread(&shares) <= 2.0, "{senders} nodes: {shares:?}");
+        assert!(spread(&shares) <= 1.5, "{senders} nodes: {shares:?}");
         for talker in &crowd.talkers {
             let stats = talker.sessions[0].stats();
             assert!(stats.credit_stalls > 0, "{stats:?}");
@@ -292,48 +288,18 @@ fn sessions_that_wait_for_credit_are_not_looked_at() {
     crowd.run(&everybody, 100);
 }
 
-// ---- Silent, idle and gone -----------------------------------------------------------
-
-/// Nodes that make no turns after they connected hold their floors, and nothing that is lent.
-#[test]
-fn peers_that_say_nothing_hold_nothing_that_others_could_use() {
-    let mut crowd = Crowd::new(lends(126, 150), 2);
-    (0..140).for_each(|_| crowd.join(0));
-    (0..2).for_each(|_| crowd.join(1));
-    crowd.run_beside(&[140, 141], 500, &[1]);
-    assert!((0..140).all(|at| crowd.lent(at) == 1));
-    assert_eq!(
-        [crowd.lent(140), crowd.lent(141), crowd.free()],
-        [64, 64, 0]
-    );
-}
-
-/// Peers that have everything that is lent, and stand still, leave those that come later their
-/// floors.
-#[test]
-fn peers_that_fall_silent_keep_no_floor_of_others() {
-    let mut crowd = Crowd::new(lends(2 * 63, 32), 2);
-    for at in 0..2 {
-        crowd.join(0);
-        crowd.run(&[at], 1);
-    }
-    assert_eq!(crowd.free(), 0);
-    // From here on the first node makes no turns.
-    (0..20).for_each(|_| crowd.join(1));
-    let later: Vec<_> = (2..22).collect();
-    crowd.run_beside(&later, 200, &[1]);
-}
+// ---- Idle and gone -------------------------------------------------------------------
 
 #[test]
 fn an_idle_sessions_credit_goes_to_a_sender_and_comes_back() {
     let mut crowd = Crowd::new(lends(90, 2), 2);
     crowd.join(0);
     crowd.run(&[0], 100);
-    assert_eq!((crowd.lent(0), crowd.free()), (64, 27), "all it may have");
+    assert_eq!((crowd.lent(0), crowd.free()), (64, 26), "all it may have");
     crowd.join(1);
     crowd.run(&[1], 2000);
     assert_eq!(crowd.lent(1), 64, "all it may have");
-    assert!(crowd.lent(0) <= 28);
+    assert!(crowd.lent(0) <= 26);
     // The first session needs its share again; then both get equal shares.
     let shares = crowd.run(&[0, 1], 1000);
     assert!(spread(&shares) <= 1.5, "{shares:?}");
@@ -354,15 +320,15 @@ fn a_sender_that_dies_with_a_recall_open_gives_all_back() {
     crowd.settle(&[1]);
     // The credit that the first node had used came back without its help.
     assert!(crowd.lent(0) > 48, "{}", crowd.lent(0));
-    assert_eq!([crowd.lent(0) + crowd.lent(1), crowd.free()], [66, 0]);
+    assert_eq!([crowd.lent(0) + crowd.lent(1), crowd.free()], [64, 0]);
     crowd.talkers[0].tcp.shutdown(Shutdown::Both).unwrap();
     while !crowd.talkers[0].sessions[1].is_gone() {
         crowd.settle(&[1]);
     }
     crowd.settle(&[1]);
-    assert_eq!([crowd.lent(0), crowd.lent(1) + crowd.free()], [0, 65]);
+    assert_eq!([crowd.lent(0), crowd.lent(1) + crowd.free()], [0, 64]);
     crowd.run(&[1], 500);
-    assert_eq!([crowd.lent(1), crowd.free()], [64, 1]);
+    assert_eq!([crowd.lent(1), crowd.free()], [64, 0]);
     // The place of its session is free again, with room for two sessions.
     (0..7).for_each(|_| crowd.join(1));
 }
@@ -386,7 +352,7 @@ fn a_session_that_a_clock_ends_gives_all_back_in_the_same_turn() {
         crowd.runtime.poll_ready();
         crowd.fake.forget_posted();
     }
-    assert_eq!([crowd.lent(1), crowd.free()], [64, 1]);
+    assert_eq!([crowd.lent(1), crowd.free()], [64, 0]);
 }
 
 // ---- Other ways to have credit -------------------------------------------------------
