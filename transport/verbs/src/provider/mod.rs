@@ -312,7 +312,7 @@ pub struct RawEvent {
     pub element: u64,
 }
 
-/// The calls of the control path. [`AllProvider`](all::AllProvider) limits providers to those of this
+/// The calls of the control path. `AllProvider`, which is private, limits providers to those of this
 /// module: see its rules.
 ///
 /// # Safety
