@@ -163,8 +163,8 @@ pub(crate) trait Wire {
     fn say_last_word(&mut self, _socket: &WireSocket, _word: LastWord) {}
 
     /// Begins to part from a peer that is to hear the goodbye of `outgoing`, if that is not on its
-    /// way, behind the frames that were begun. The wire stays until the peer has closed its end, or until `parting`
-    /// gives that up. Returns false if the wire cannot do that.
+    /// way, behind the frames that were begun. The wire stays until the peer has closed its end, or
+    /// until `parting` gives that up. Returns false if the wire cannot do that.
     fn begin_parting(
         &mut self,
         _outgoing: &mut ControlQueue,

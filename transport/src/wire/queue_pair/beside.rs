@@ -10,7 +10,7 @@ use std::{
 
 use crate::wire::{
     LastWord, Received,
-    stream::{Layer, NoLastWord, RecordLayer, parse_last_word, say_last_word},
+    stream::{Layer, RecordLayer, parse_last_word, say_last_word},
 };
 
 /// The state for reading and writing the connection.
@@ -40,9 +40,8 @@ impl Beside {
         self.layer.begin_turn();
         let received = loop {
             match parse_last_word(&self.heard) {
-                Ok(Some(reason)) => break Received::Abandoned(reason),
-                Ok(None) => {}
-                Err(NoLastWord) => break Received::Strayed,
+                Received::Nothing => {}
+                word => break word,
             }
             let mut bytes = [0; 64];
             match self.layer.read(stream, &mut [IoSliceMut::new(&mut bytes)]) {

@@ -288,32 +288,33 @@ pub(crate) fn last_word(frames: u64, reason: Option<Arc<str>>) -> Vec<u8> {
     frame
 }
 
-/// Takes the last word of a peer from the front of `bytes`, where no frame stands before it: that it
-/// does not come back, with the reason for which its program ended the session, if it did. `None`
-/// while the word is not whole.
-pub(crate) fn parse_last_word(bytes: &[u8]) -> Result<Option<Option<Arc<str>>>, NoLastWord> {
-    let Some(head) = verify_head(0, bytes).map_err(|_| NoLastWord)? else {
-        return Ok(None);
+/// Reads the last word of a peer at the front of `bytes`, where no frame stands before it:
+/// [`Received::Abandoned`], [`Received::Nothing`] while the word is not whole, or
+/// [`Received::Strayed`].
+pub(crate) fn parse_last_word(bytes: &[u8]) -> Received {
+    let Ok(head) = verify_head(0, bytes) else {
+        return Received::Strayed;
+    };
+    let Some(head) = head else {
+        return Received::Nothing;
     };
     let Ok(Some(header)) = FrameHeader::parse(head.frame) else {
-        return Err(NoLastWord);
+        return Received::Strayed;
     };
     let length = header.length as usize;
     if header.kind != FrameKind::Control || length > LEAST_BUFFER_BYTES {
-        return Err(NoLastWord);
+        return Received::Strayed;
     }
     if head.frame.len() < header.padded_length() {
-        return Ok(None);
+        return Received::Nothing;
     }
     let frame = &head.frame[..length];
-    verify_body(&header, frame, Coverage::Whole, head.body_check).map_err(|_| NoLastWord)?;
+    if verify_body(&header, frame, Coverage::Whole, head.body_check).is_err() {
+        return Received::Strayed;
+    }
     match Control::decode(&frame[header.body_offset()..]) {
-        Ok(Control::Abandoned) => Ok(Some(None)),
-        Ok(Control::Goodbye { reason }) => Ok(Some(reason)),
-        _ => Err(NoLastWord),
+        Ok(Control::Abandoned) => Received::Abandoned(None),
+        Ok(Control::Goodbye { reason }) => Received::Abandoned(reason),
+        _ => Received::Strayed,
     }
 }
-
-/// Bytes are no last word.
-#[derive(Debug)]
-pub(crate) struct NoLastWord;
