@@ -1,6 +1,7 @@
 //! The order in which a dial tries addresses, with a clock that stands until a test moves it.
 
 use super::*;
+use crate::message::MessageError;
 
 /// A dial whose attempts the test answers.
 struct Course {
@@ -150,6 +151,36 @@ fn a_wrong_answer_counts_once_the_other_addresses_are_known_to_be_nobody() {
     let error = course.ends();
     assert!(
         matches!(&error, DialError::Handshake { peer, .. } if *peer == at(FIRST)),
+        "{error}"
+    );
+}
+
+/// Answers each attempt at the only address with the next one of `failures`.
+fn fail(course: &mut Course, failures: impl IntoIterator<Item = HandshakeError>) {
+    for failure in failures {
+        while !matches!(course.poll(), Action::Try(_)) {
+            course.sleep();
+        }
+        course.misses(FIRST, Missed::Handshake(failure));
+    }
+}
+
+/// One of two failures that differ may be the damage of another's bytes, or a slow machine's.
+#[test]
+fn the_same_failure_twice_ends_a_dial_and_two_that_differ_do_not() {
+    let silent = || HandshakeError::Silent {
+        step: HandshakeStep::Hello,
+        waited: HANDSHAKE,
+    };
+    let broken = || HandshakeError::Malformed {
+        step: HandshakeStep::Hello,
+        problem: MessageError::Empty,
+    };
+    let mut course = begin(FIRST, true);
+    fail(&mut course, [silent(), broken(), silent(), silent()]);
+    let error = course.ends();
+    assert!(
+        matches!(&error, DialError::Handshake { source, .. } if *source == silent()),
         "{error}"
     );
 }
