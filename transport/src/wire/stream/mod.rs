@@ -292,11 +292,10 @@ pub(crate) fn last_word(frames: u64, reason: Option<Arc<str>>) -> Vec<u8> {
 /// [`Received::Abandoned`], [`Received::Nothing`] while the word is not whole, or
 /// [`Received::Strayed`].
 pub(crate) fn parse_last_word(bytes: &[u8]) -> Received {
-    let Ok(head) = verify_head(0, bytes) else {
-        return Received::Strayed;
-    };
-    let Some(head) = head else {
-        return Received::Nothing;
+    let head = match verify_head(0, bytes) {
+        Ok(Some(head)) => head,
+        Ok(None) => return Received::Nothing,
+        Err(_) => return Received::Strayed,
     };
     let Ok(Some(header)) = FrameHeader::parse(head.frame) else {
         return Received::Strayed;
@@ -309,12 +308,10 @@ pub(crate) fn parse_last_word(bytes: &[u8]) -> Received {
         return Received::Nothing;
     }
     let frame = &head.frame[..length];
-    if verify_body(&header, frame, Coverage::Whole, head.body_check).is_err() {
-        return Received::Strayed;
-    }
-    match Control::decode(&frame[header.body_offset()..]) {
-        Ok(Control::Abandoned) => Received::Abandoned(None),
-        Ok(Control::Goodbye { reason }) => Received::Abandoned(reason),
+    let verified = verify_body(&header, frame, Coverage::Whole, head.body_check);
+    match verified.map(|()| Control::decode(&frame[header.body_offset()..])) {
+        Ok(Ok(Control::Abandoned)) => Received::Abandoned(None),
+        Ok(Ok(Control::Goodbye { reason })) => Received::Abandoned(reason),
         _ => Received::Strayed,
     }
 }
