@@ -225,8 +225,7 @@ pub(crate) fn in_the_guest(options: &[&str]) -> Result<Step, Failure> {
 }
 
 /// The tests that run on a device, one after the other, each with its arguments. A test comes
-/// behind those on whose subject it builds. All are optimized, since the guest is slow and some of
-/// them are compared with figures.
+/// behind those on whose subject it builds.
 const PROOFS: &[(&str, &str)] = &[
     ("verbs_device", ""),
     ("verbs_operations", ""),
