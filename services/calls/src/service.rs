@@ -10,7 +10,6 @@ mod source;
 mod state;
 
 use std::{
-    fmt,
     future::poll_fn,
     marker::PhantomData,
     pin::Pin,
@@ -206,10 +205,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Drop for Service<Q, R, C> {
     }
 }
 
-impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> fmt::Debug for Service<Q, R, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Service")
-            .field("name", &self.state.template.name())
-            .finish_non_exhaustive()
-    }
+ibex_core::extend::debug_fields! {
+    [Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>] Service<Q, R, C>: |service|
+        name = service.state.template.name()
 }

@@ -201,8 +201,10 @@ impl Slots {
     }
 
     /// Begins the poll of a call's task, which ends with [`end_poll`](Self::end_poll).
-    pub(crate) fn begin_poll(&mut self, key: CallKey) {
+    #[must_use = "it is dropped outside of the lock"]
+    pub(crate) fn begin_poll(&mut self, key: CallKey, waker: &Waker) -> Option<Waker> {
         self.polled = Some(key);
+        self.set_waker(key, Some(waker))
     }
 
     /// Returns what there is for a call whose task has just taken in frames itself.

@@ -118,7 +118,7 @@ impl Attempts {
             tried: Tried::default(),
             is_blocking: false,
             options: *options,
-            repeats: options.retries(),
+            repeats: options.retries,
             share: 0,
             before: None,
         }
@@ -219,7 +219,7 @@ impl Attempts {
         let repeats = u32::from(step == NextStep::Repeat);
         self.repeats = self.repeats.saturating_sub(repeats);
         let is_suspended = error.kind() == CallErrorKind::Suspended;
-        let fails_while_suspended = self.options.fails_while_suspended();
+        let fails_while_suspended = self.options.fails_while_suspended;
         match step == NextStep::Exclude || (is_suspended && fails_while_suspended) {
             true => self.tried.exclude(&peer),
             false => self.tried.add(&peer),

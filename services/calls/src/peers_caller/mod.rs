@@ -13,7 +13,7 @@ mod retry_budget;
 #[cfg(feature = "tower")]
 mod tower;
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use ibex_core::{
     OpenError, SendError, TraceContext,
@@ -367,12 +367,9 @@ impl<Q: ?Sized, R: ?Sized, C> Clone for PeersCaller<Q, R, C> {
     }
 }
 
-impl<Q: ?Sized, R: ?Sized, C> fmt::Debug for PeersCaller<Q, R, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PeersCaller")
-            .field("service", &self.shared.service)
-            .finish_non_exhaustive()
-    }
+ibex_core::extend::debug_fields! {
+    [Q: ?Sized, R: ?Sized, C] PeersCaller<Q, R, C>: |caller|
+        service = caller.shared.service
 }
 
 /// What an error names in place of a peer.

@@ -14,7 +14,6 @@ use ibex_core::{
 };
 
 use crate::{
-    outbox::NoticesTaken,
     service::{
         request::ArrivedRequest,
         request_frame::{RequestFrame, RequestFrames, Seat},
@@ -121,8 +120,7 @@ impl RequestSource {
                 if let Some(client) = &seat.client
                     && client.outbox.is_held_up()
                 {
-                    let taken = NoticesTaken::new(&client.outbox, held);
-                    ready!(waiter.poll(handle.session(), taken));
+                    ready!(client.outbox.poll_taken(waiter, held));
                     self.backlog.renew();
                     return Poll::Ready(None);
                 }

@@ -5,7 +5,7 @@ use std::{
         Arc, Mutex, MutexGuard, Weak,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence},
     },
-    task::{Context, Poll, Wake, Waker},
+    task::{Context, Poll, Waker},
     time::Instant,
 };
 
@@ -14,7 +14,7 @@ use ibex_core::{
     extend::{
         self, CallTimes, ChannelTemplate, DrainParticipant, Gathered, MessageVersion,
         MessageVersions, NodeState, OpenFailure, ReceiveHandle, SendHandle, SessionShared, lock,
-        parking::Claimed,
+        parking::{self, Claimed},
     },
 };
 
@@ -69,16 +69,6 @@ pub(crate) struct ServiceState {
     pub(crate) times: Option<Arc<CallTimes>>,
 }
 
-struct ServiceWaker(Weak<ServiceState>);
-
-impl Wake for ServiceWaker {
-    fn wake(self: Arc<Self>) {
-        if let Some(service) = self.0.upgrade() {
-            service.woken();
-        }
-    }
-}
-
 impl ServiceState {
     pub(super) fn new(
         template: ChannelTemplate,
@@ -92,7 +82,7 @@ impl ServiceState {
             replies,
             node: node.clone(),
             source: Claimed::new(RequestSource::new()),
-            waker: Waker::from(Arc::new(ServiceWaker(service.clone()))),
+            waker: parking::waker_of(service.clone(), |service| service.woken()),
             is_registered: AtomicBool::new(false),
             waiting_task: Mutex::new(None),
             clients: Mutex::default(),

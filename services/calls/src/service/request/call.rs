@@ -194,7 +194,7 @@ impl<'a> ItemWait<'a> {
             Some(found) => found?,
             None => {
                 self.caller.get_or_insert_with(|| CallerWait::on(client));
-                ready!(waiter.poll(&client.session, client.for_credit(*id)))?;
+                ready!(client.poll_credit(*id, waiter))?;
             }
         }
         self.caller = None;
