@@ -1,7 +1,6 @@
 //! A listener, which accepts incoming streams.
 
 use std::{
-    fmt,
     future::{Future, poll_fn},
     io,
     pin::Pin,
@@ -233,13 +232,7 @@ impl FusedStream for Listener {
     }
 }
 
-impl fmt::Debug for Listener {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Listener")
-            .field("name", &self.name())
-            .finish_non_exhaustive()
-    }
-}
+ibex_core::extend::debug_fields!([] Listener: |listener| name = listener.name());
 
 #[derive(Debug, thiserror::Error)]
 #[error(
