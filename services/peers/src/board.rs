@@ -168,39 +168,6 @@ impl Board {
         }
     }
 
-    /// Returns the next peer at `address` after `ended`, whose end the keeper may not have seen.
-    pub(super) fn next_peer(
-        &self,
-        address: &str,
-        ended: Option<&Peer>,
-        patience: Patience,
-    ) -> BoardPoll<Peer> {
-        self.wait(patience, || self.check_for(address, ended))
-    }
-
-    pub(super) fn next_event(&self, patience: Patience) -> Option<PeersEvent> {
-        self.wait(patience, || self.check_event()).flatten()
-    }
-
-    /// Polls for the peer that [`next_peer`](Self::next_peer) waits for.
-    pub(super) fn poll_peer(
-        &self,
-        address: &str,
-        ended: Option<&Peer>,
-        held: &mut Option<Ticket>,
-        waker: &Waker,
-    ) -> Poll<Option<Peer>> {
-        self.poll(held, waker, || self.check_for(address, ended))
-    }
-
-    pub(super) fn poll_event(
-        &self,
-        held: &mut Option<Ticket>,
-        waker: &Waker,
-    ) -> Poll<Option<PeersEvent>> {
-        self.poll(held, waker, || self.check_event())
-    }
-
     /// Takes back the ticket that a poll left.
     pub(super) fn leave(&self, held: &mut Option<Ticket>) {
         self.waiters.leave(held);
@@ -235,7 +202,8 @@ impl Board {
         self.runtime.poll_at(&self.waiters, held, waker, check)
     }
 
-    fn check_for(&self, address: &str, ended: Option<&Peer>) -> BoardPoll<Peer> {
+    /// Looks for the next peer at `address` after `ended`, whose end the keeper may not have seen.
+    pub(super) fn check_for(&self, address: &str, ended: Option<&Peer>) -> BoardPoll<Peer> {
         let shown = self.lock();
         let has_ended = |peer: &&Peer| ended.is_some_and(|ended| ended.is_same_session(peer));
         let is_there = |peer: &&Peer| !has_ended(peer) && !extend::is_ending(peer);
@@ -245,7 +213,7 @@ impl Board {
         }
     }
 
-    fn check_event(&self) -> BoardPoll<PeersEvent> {
+    pub(super) fn check_event(&self) -> BoardPoll<PeersEvent> {
         let mut shown = self.lock();
         match shown.events.pop_front() {
             Some(event) => Some(Some(event)),

@@ -17,7 +17,6 @@ use ibex_core::{
 use super::{
     Board, Changes, Inbox, PeersEvent,
     schedule::{DuePlace, Schedule},
-    watch_close,
 };
 use crate::addresses::{Discovery, DiscoveryError};
 
@@ -133,7 +132,10 @@ impl Keeper {
 
     pub(super) fn run(mut self) {
         let waker = self.inbox.waker(|| Changes::Closed);
-        watch_close(self.board.runtime(), &mut self.close, &waker);
+        let closed = self.board.runtime().poll_closed(&mut self.close, &waker);
+        if closed.is_ready() {
+            waker.wake();
+        }
         while !self.inbox.is_stopped() {
             match self.inbox.next(self.next_due()) {
                 Some(Changes::Found(addresses)) => self.found(addresses),

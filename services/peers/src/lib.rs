@@ -21,13 +21,12 @@ mod schedule;
 mod tried;
 
 use std::{
-    fmt, mem,
+    mem,
     sync::Arc,
-    task::Waker,
     time::{Duration, Instant},
 };
 
-use ibex_core::extend::{fork, parking::Ticket, threads};
+use ibex_core::extend::{fork, threads};
 
 use self::{
     board::Board,
@@ -52,7 +51,6 @@ pub mod discovery {
 /// What a crate needs that opens something with each of several kept peers, as calls and logs do.
 pub mod extend {
     pub use super::{
-        endpoint_wait::EndpointWait,
         endpoints::{ChosenEndpoint, Endpoints, NoEndpoint, PeerEndpoint},
         kept_peer::KeptPeer,
         tried::Tried,
@@ -254,17 +252,4 @@ impl Drop for Peers {
     }
 }
 
-impl fmt::Debug for Peers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Peers")
-            .field("connected", &self.connected())
-            .finish_non_exhaustive()
-    }
-}
-
-/// Has the keeper told of the node's end; it is ready if that has come.
-fn watch_close(runtime: &ibex_core::extend::Runtime, wait: &mut Option<Ticket>, waker: &Waker) {
-    if runtime.poll_closed(wait, waker).is_ready() {
-        waker.wake_by_ref();
-    }
-}
+ibex_core::extend::debug_fields!([] Peers: |peers| connected = peers.connected());
