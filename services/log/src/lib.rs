@@ -16,7 +16,6 @@ mod steps;
 mod until_quorum;
 
 use std::{
-    fmt,
     task::{Poll, Waker},
     time::{Duration, Instant},
 };
@@ -349,11 +348,7 @@ impl<T: ?Sized, C: Codec<T>> Default for LogSender<T, C> {
     }
 }
 
-impl<T: ?Sized, C> fmt::Debug for LogSender<T, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LogSender")
-            .field("channel", &self.channel)
-            .field("position", &self.progress.position())
-            .finish_non_exhaustive()
-    }
+ibex_core::extend::debug_fields! {
+    [T: ?Sized, C] LogSender<T, C>: |sender|
+        channel = sender.channel, position = sender.progress.position()
 }

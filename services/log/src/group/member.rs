@@ -82,13 +82,8 @@ pub struct LogMemberLost {
 
 impl fmt::Display for LogMember {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            address,
-            position,
-            acked,
-            ..
-        } = self;
-        write!(f, "{address} has acknowledged up to {acked}, ")?;
+        let (address, position) = (&self.address, self.position);
+        write!(f, "{address} has acknowledged up to {}, ", self.acked)?;
         match &self.state {
             LogMemberState::Sending => write!(f, "and was sent up to {position}"),
             LogMemberState::NotOpened => f.write_str("and has not opened its end of the channel"),
@@ -112,17 +107,12 @@ impl fmt::Display for LogMember {
 
 impl fmt::Display for LogMemberLost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            address,
-            position,
-            acked,
-            reason,
-            ..
-        } = self;
+        let (address, position, acked) = (&self.address, self.position, self.acked);
         write!(
             f,
             "{address} is no member any more; it has acknowledged up to {acked}, and was sent up to \
-             {position}: {reason}"
+             {position}: {}",
+            self.reason
         )
     }
 }

@@ -6,7 +6,7 @@ mod waiting;
 
 use std::{
     collections::VecDeque,
-    fmt, mem, ptr,
+    mem, ptr,
     time::{Duration, Instant},
 };
 
@@ -372,23 +372,6 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
         self.wait_acked_by(log, position, quorum, deadline)
     }
 
-    /// Does the same in a task.
-    ///
-    /// Dropping the future leaves the messages that were sent and the questions that were asked,
-    /// and the next call goes on with them.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`wait_acked`](Self::wait_acked).
-    pub fn wait_acked_async<'a, L: LogSource<T, C>>(
-        &'a mut self,
-        log: &'a mut L,
-        position: u64,
-        quorum: usize,
-    ) -> impl Future<Output = Result<(), LogError>> {
-        self.wait_acked_in_task(log, position, quorum)
-    }
-
     /// Sends each member the next few messages that it lacks, as [`try_send`](Self::try_send) does,
     /// and returns whether at least `quorum` members have acknowledged the log up to `position`.
     /// Never waits. [`until_acked`](Self::until_acked) waits until another call may do or tell more.
@@ -469,12 +452,9 @@ impl<T: ?Sized, C: Codec<T>> Default for LogGroup<T, C> {
     }
 }
 
-impl<T: ?Sized, C> fmt::Debug for LogGroup<T, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LogGroup")
-            .field("members", &self.members.len())
-            .finish_non_exhaustive()
-    }
+ibex_core::extend::debug_fields! {
+    [T: ?Sized, C] LogGroup<T, C>: |group|
+        members = group.members.len()
 }
 
 /// Checks that the members' sessions are those of one node, whose engines a call turns.
