@@ -27,6 +27,7 @@ use self::{
 };
 use crate::{
     Metadata,
+    call_extension::CallExtension,
     error::CallError,
     frame::{Content, SliceContent, Value},
     header::Kind,
@@ -117,7 +118,7 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
     /// ```
     #[must_use]
     pub fn with_metadata(&self, metadata: Metadata) -> Self {
-        Self::on(self.state.with_metadata(metadata), self.options)
+        self.carrying(|carried| carried.metadata = metadata)
     }
 
     /// Returns the same caller, whose calls belong to this trace.
@@ -146,7 +147,12 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
     /// ```
     #[must_use]
     pub fn with_trace_context(&self, context: TraceContext) -> Self {
-        Self::on(self.state.with_trace_context(context), self.options)
+        self.carrying(|carried| carried.trace = Some(context))
+    }
+
+    /// Returns the same caller, with a change to what its calls carry.
+    pub(super) fn carrying(&self, change: impl FnOnce(&mut CallExtension)) -> Self {
+        Self::on(self.state.carrying(change), self.options)
     }
 
     /// Calls, and waits for the reply.

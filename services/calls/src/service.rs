@@ -30,6 +30,7 @@ use ibex_core::{
 use self::{
     request::Request,
     request_frame::{RequestFrames, Seat},
+    source::From,
 };
 use crate::{
     error::{answers as errors, label::SERVICE},
@@ -94,7 +95,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
         let name = name.ok_or_else(|| errors::name_taken(template.name()))?;
         let state = Self::state(template.clone(), state);
         let frames = RequestFrames(state.clone());
-        state.gather(Gathered::open(node, template, frames)?);
+        state.begin(From::Node(Gathered::open(node, template, frames)?));
         Ok(Self::new(state, name))
     }
 
@@ -109,7 +110,8 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
         let name = name.ok_or_else(taken)?;
         let state = Self::state(template, session.node());
         let requests = extend::open_receiver(&channel, state.offer())?;
-        state.receive(requests, Seat::new(&state, session, None));
+        let seat = Seat::new(&state, session, None);
+        state.begin(From::Peer(requests, seat, None));
         Ok(Self::new(state, name))
     }
 

@@ -324,8 +324,8 @@ impl<L: Borrow<CallerRef> + Clone> Drop for PendingCall<L> {
         }
         let state: &CallerState = self.caller.borrow();
         state.outbox.leave(&mut self.room);
-        let left = state.slots(|slots| slots.leave(self.key));
-        if let Some(next) = left.next {
+        let [next, _own] = state.slots(|slots| slots.leave(self.key));
+        if let Some(next) = next {
             next.wake();
         }
         if let Some(id) = self.id

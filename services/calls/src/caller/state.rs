@@ -191,12 +191,11 @@ impl CallerState {
     }
 
     fn hand_out(&self, inbox: &mut ReplyChannel) {
-        while !inbox.is_over && !fork::is_child() {
-            match inbox.handle.poll() {
-                Ok(None) => break,
-                Ok(Some(raw)) => self.received(inbox, Ok(raw)),
-                Err(error) => self.received(inbox, Err(error)),
-            }
+        while !inbox.is_over
+            && !fork::is_child()
+            && let Some(received) = inbox.handle.poll().transpose()
+        {
+            self.received(inbox, received);
         }
     }
 
@@ -250,11 +249,9 @@ impl CallerState {
         if arrived.header.kind == Kind::Drained {
             return self.end(RepliesOver::Drained);
         }
-        let wake = self.slots(|slots| slots.deliver(arrived));
-        if let Some(waker) = wake.waker
-            && !wake.is_polled
-        {
-            waker.wake();
+        match self.slots(|slots| slots.deliver(arrived)) {
+            (Some(waker), false) => waker.wake(),
+            (_polled, _) => {}
         }
     }
 

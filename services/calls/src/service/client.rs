@@ -139,10 +139,9 @@ impl Client {
             ReceivedCall {
                 generation,
                 is_taken: true,
-                is_cancelled: false,
                 credit: header.count.into(),
                 deadline,
-                waker: None,
+                ..ReceivedCall::default()
             },
         );
         drop(calls);
