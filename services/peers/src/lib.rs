@@ -156,25 +156,17 @@ impl KeepConnected for Node {
         discovery: impl Into<Box<dyn Discovery>>,
     ) -> Result<Peers, ConnectError> {
         check_fork(self)?;
-        let board = Arc::new(Board::new(runtime(self).clone()));
-        let inbox = Arc::<Inbox>::default();
-        let connector = connector(self);
         // From here on, an error drops `peers`, which stops what has begun.
         let peers = Peers {
-            board,
-            inbox,
-            connector: connector.clone(),
+            board: Arc::new(Board::new(runtime(self).clone())),
+            inbox: Arc::default(),
+            connector: connector(self),
         };
-        let asking = peers.inbox.clone();
-        let keeper = Keeper::new(
-            self.id(),
-            connector,
-            peers.board.clone(),
-            peers.inbox.clone(),
-        );
+        let (board, inbox) = (peers.board.clone(), peers.inbox.clone());
+        let keeper = Keeper::new(self.id(), peers.connector.clone(), board, inbox.clone());
         threads::spawn("ibex-peers", move || keeper.run()).map_err(errors::no_thread)?;
         let discovery = discovery.into();
-        let ask = move || keeper::ask(discovery, &asking);
+        let ask = move || keeper::ask(discovery, &inbox);
         threads::spawn("ibex-discover", ask).map_err(errors::no_thread)?;
         Ok(peers)
     }
