@@ -248,12 +248,12 @@ impl<T: ?Sized, C: Codec<T>> MemberSender<T, C> {
     /// may answer when it is asked again, or there may be memory soon.
     fn may_go_on_after(&mut self, error: &LogError, waker: &Waker) -> bool {
         if error.kind() == LogErrorKind::NoSession {
-            return self.sender.runtime().is_none();
+            return self.sender.sessions.runtime().is_none();
         }
         let lacks_memory = error
             .send_error()
             .is_some_and(|error| error.kind() == SendErrorKind::Memory);
-        let unanswered = error.unanswered().filter(|_| self.sender.is_unanswered());
+        let unanswered = error.unanswered().filter(|_| self.sender.channel.is_none());
         let pause = match (lacks_memory, &unanswered) {
             (true, _) => MEMORY_AGAIN,
             (false, Some(_)) => ANSWER_AGAIN,
@@ -275,7 +275,7 @@ impl<T: ?Sized, C: Codec<T>> MemberSender<T, C> {
 
     /// Returns whether the member may acknowledge `position` without the program's help.
     pub(super) fn may_have(&self, position: u64) -> bool {
-        self.sender.acked() >= position || self.sender.runtime().is_some()
+        self.sender.acked() >= position || self.sender.sessions.runtime().is_some()
     }
 
     pub(super) fn describe(&self) -> LogMember {

@@ -215,7 +215,7 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
     /// If another member's session is one of another node.
     #[track_caller]
     pub fn join_sender(&mut self, mut sender: LogSender<T, C>) -> MemberId {
-        if let Some(runtime) = sender.runtime() {
+        if let Some(runtime) = sender.sessions.runtime() {
             check_node(self.members.iter(), runtime);
         }
         self.joined += 1;
@@ -468,7 +468,7 @@ fn check_node<'a, T: ?Sized + 'a, C: Codec<T> + 'a>(
         peer.is_none_or(|peer| !peer.is_gone())
     };
     let members = members.filter(is_there);
-    let mut others = members.filter_map(|member| member.sender.runtime());
+    let mut others = members.filter_map(|member| member.sender.sessions.runtime());
     assert!(
         others.next().is_none_or(|other| ptr::eq(other, runtime)),
         "a peer of another node than the other members' cannot be one of their group: join one that \
