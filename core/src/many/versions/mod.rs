@@ -349,18 +349,6 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedReceiver<N, O, C> {
         }
     }
 
-    /// Messages handed out so far.
-    #[must_use]
-    pub fn received(&self) -> u64 {
-        self.handle.counters().received
-    }
-
-    /// Messages up to the first that is still held.
-    #[must_use]
-    pub fn released(&self) -> u64 {
-        self.handle.counters().released
-    }
-
     /// Returns all four counters; see [`Receiver::counts`].
     #[must_use]
     pub fn counts(&self) -> Counts {
