@@ -79,16 +79,6 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
         Self::on(state, CallOptions::new())
     }
 
-    fn on(state: CallerRef, options: CallOptions) -> Self {
-        Self {
-            options,
-            state,
-            #[cfg(feature = "tower")]
-            ready: None,
-            _types: PhantomData,
-        }
-    }
-
     /// Returns the same caller with other options.
     #[must_use]
     pub fn with(&self, options: CallOptions) -> Self {
@@ -325,6 +315,16 @@ where
 }
 
 impl<Q: ?Sized, R: ?Sized, C> Caller<Q, R, C> {
+    fn on(state: CallerRef, options: CallOptions) -> Self {
+        Self {
+            options,
+            state,
+            #[cfg(feature = "tower")]
+            ready: None,
+            _types: PhantomData,
+        }
+    }
+
     /// Returns whether the peer has opened the service, unless a thread is sending a request.
     pub(super) fn is_open_now(&self) -> Option<bool> {
         self.state.outbox.is_open_now()
@@ -338,13 +338,7 @@ impl<Q: ?Sized, R: ?Sized, C> Caller<Q, R, C> {
 
 impl<Q: ?Sized, R: ?Sized, C> Clone for Caller<Q, R, C> {
     fn clone(&self) -> Self {
-        Self {
-            state: self.state.clone(),
-            options: self.options,
-            #[cfg(feature = "tower")]
-            ready: None,
-            _types: PhantomData,
-        }
+        Self::on(self.state.clone(), self.options)
     }
 }
 

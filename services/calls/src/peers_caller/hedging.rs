@@ -114,8 +114,8 @@ where
         let timed = times.begin(began);
         let (failed, last) = self.race(first, attempts, request, (began, times)).await;
         match &last {
-            _ if is_answer(&last) => timed.answered(),
-            Err(Some(failed)) if failed.is_late() => timed.late(),
+            _ if is_answer(&last) => timed.ended(false),
+            Err(Some(failed)) if failed.is_late() => timed.ended(true),
             _ => timed.failed(),
         }
         if let Some(failed) = failed {

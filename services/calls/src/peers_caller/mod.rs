@@ -181,7 +181,8 @@ where
         let mut attempts = Attempts::new(&self.options);
         if self.hedging(&attempts).is_some() {
             // The thread may have to wait for two peers at a time, as a task can.
-            let call = self.clone().run(attempts.blocking(), request);
+            attempts.is_blocking = true;
+            let call = self.clone().run(attempts, request);
             return shared.endpoints.block_on(call);
         }
         attempts.begin(&shared.budget);
