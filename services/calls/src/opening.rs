@@ -114,48 +114,49 @@ pub trait ServiceSettings {
         Self::Codec: Codec<Q> + Codec<R>;
 }
 
-/// Opens, with the default settings and codec, what a channel of that place opens.
 #[cfg(feature = "rkyv")]
-macro_rules! open_by_name {
-    (service at $($place:ty),+) => {$(
-        impl OpenService for $place {
-            fn service<Q: ?Sized + 'static, R: ?Sized + 'static>(
-                &self,
-                name: &str,
-            ) -> Result<Service<Q, R>, OpenError>
-            where
-                Rkyv: Codec<Q> + Codec<R>,
-            {
-                self.channel(name).service()
-            }
-        }
-    )+};
-    ($caller:ident at $place:ty) => {
-        impl OpenCaller for $place {
-            type Caller<Q: ?Sized + 'static, R: ?Sized + 'static>
-                = $caller<Q, R>
-            where
-                Rkyv: Codec<Q> + Codec<R>;
+impl OpenCaller for Peer {
+    type Caller<Q: ?Sized + 'static, R: ?Sized + 'static>
+        = Caller<Q, R>
+    where
+        Rkyv: Codec<Q> + Codec<R>;
 
-            fn caller<Q: ?Sized + 'static, R: ?Sized + 'static>(
-                &self,
-                name: &str,
-            ) -> Result<$caller<Q, R>, OpenError>
-            where
-                Rkyv: Codec<Q> + Codec<R>,
-            {
-                self.channel(name).caller()
-            }
-        }
-    };
+    fn caller<Q: ?Sized + 'static, R: ?Sized + 'static>(
+        &self,
+        name: &str,
+    ) -> Result<Caller<Q, R>, OpenError>
+    where
+        Rkyv: Codec<Q> + Codec<R>,
+    {
+        self.channel(name).caller()
+    }
 }
-#[cfg(feature = "rkyv")]
-pub(crate) use open_by_name;
 
 #[cfg(feature = "rkyv")]
-open_by_name!(Caller at Peer);
+impl OpenService for Peer {
+    fn service<Q: ?Sized + 'static, R: ?Sized + 'static>(
+        &self,
+        name: &str,
+    ) -> Result<Service<Q, R>, OpenError>
+    where
+        Rkyv: Codec<Q> + Codec<R>,
+    {
+        self.channel(name).service()
+    }
+}
+
 #[cfg(feature = "rkyv")]
-open_by_name!(service at Peer, Node);
+impl OpenService for Node {
+    fn service<Q: ?Sized + 'static, R: ?Sized + 'static>(
+        &self,
+        name: &str,
+    ) -> Result<Service<Q, R>, OpenError>
+    where
+        Rkyv: Codec<Q> + Codec<R>,
+    {
+        self.channel(name).service()
+    }
+}
 
 impl<C> CallerSettings for ChannelBuilder<C> {
     type Codec = C;

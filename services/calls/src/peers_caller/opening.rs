@@ -7,13 +7,27 @@ use super::{OpenedCaller, PeersCaller};
 use crate::opening::CallerSettings;
 
 #[cfg(feature = "rkyv")]
-use {
-    crate::opening::{OpenCaller, open_by_name},
-    ibex_core::Rkyv,
-};
+use crate::opening::OpenCaller;
+#[cfg(feature = "rkyv")]
+use ibex_core::Rkyv;
 
 #[cfg(feature = "rkyv")]
-open_by_name!(PeersCaller at Peers);
+impl OpenCaller for Peers {
+    type Caller<Q: ?Sized + 'static, R: ?Sized + 'static>
+        = PeersCaller<Q, R>
+    where
+        Rkyv: Codec<Q> + Codec<R>;
+
+    fn caller<Q: ?Sized + 'static, R: ?Sized + 'static>(
+        &self,
+        name: &str,
+    ) -> Result<PeersCaller<Q, R>, OpenError>
+    where
+        Rkyv: Codec<Q> + Codec<R>,
+    {
+        self.channel(name).caller()
+    }
+}
 
 impl<C> CallerSettings for ChannelBuilder<C, &Peers> {
     type Codec = C;
