@@ -1,7 +1,6 @@
 //! The result of a finished handshake: one connection, and what both ends agreed on.
 #![forbid(unsafe_code)]
 
-use std::fmt;
 use std::net::TcpStream;
 use std::ops::Deref;
 use std::time::Instant;
@@ -69,12 +68,8 @@ impl<A> Deref for Finished<A> {
     }
 }
 
-/// Omits what was agreed on, which has the session's secrets, since the output ends in logs.
-impl<A> fmt::Debug for Finished<A> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Finished")
-            .field("address", &self.address)
-            .field("is_dialer", &self.is_dialer)
-            .finish_non_exhaustive()
-    }
+// Omits what was agreed on, which has the session's secrets, since the output ends in logs.
+ibex_base::debug_fields! {
+    [A] Finished<A>: |finished|
+        address = finished.address, is_dialer = finished.is_dialer
 }

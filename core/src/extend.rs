@@ -14,7 +14,8 @@
 //! | what an end is in errors | [`EndLabel`] |
 
 pub use ibex_base::{
-    Address, BackOff, Escaped, debug_as_display, fork, random, sync::lock, threads, warn_limited,
+    Address, BackOff, Escaped, debug_as_display, debug_fields, fork, random, sync::lock, threads,
+    warn_limited,
 };
 pub use ibex_bootstrap::user_of_peer;
 pub use ibex_protocol::format::message_version::MessageVersion;

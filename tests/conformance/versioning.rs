@@ -506,7 +506,7 @@ fn settled_when_the_peer_opens(stage: &mut Stage) {
             };
             EntryV1::check(entry, 1);
             first.ack();
-            assert_eq!(receiver.received(), 1);
+            assert_eq!(receiver.counts().received, 1);
             let Ok(Versions::Older(mut receiver)) = receiver.into_receiver() else {
                 panic!("the version does not change")
             };
@@ -515,7 +515,7 @@ fn settled_when_the_peer_opens(stage: &mut Stage) {
                 EntryV1::check(&entry, offset);
                 entry.ack();
             }
-            assert_eq!(receiver.received(), ENTRIES);
+            assert_eq!(receiver.counts().received, ENTRIES);
         }
         Side::Listener => {
             stage.rendezvous("not open", &node);

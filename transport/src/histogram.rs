@@ -150,15 +150,12 @@ impl Histogram {
     }
 }
 
-impl fmt::Debug for Histogram {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Histogram")
-            .field("count", &self.count())
-            .field("median", &self.quantile(0.5))
-            .field("p99", &self.quantile(0.99))
-            .field("longest", &self.quantile(1.0))
-            .finish_non_exhaustive()
-    }
+ibex_base::debug_fields! {
+    [] Histogram: |histogram|
+        count = histogram.count(),
+        median = histogram.quantile(0.5),
+        p99 = histogram.quantile(0.99),
+        longest = histogram.quantile(1.0),
 }
 
 /// Returns the bucket of a duration. Bounds belong to the bucket below them, as in Prometheus.

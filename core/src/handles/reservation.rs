@@ -1,7 +1,6 @@
 //! Room that is reserved for one message: lent, to build it in place, or promised by a permit.
 
 use std::{
-    fmt,
     marker::PhantomData,
     ops::{Deref, DerefMut},
     time::Duration,
@@ -39,13 +38,7 @@ impl<'a> Loan<'a> {
     }
 }
 
-impl fmt::Debug for Loan<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Loan")
-            .field("bytes", &self.len())
-            .finish_non_exhaustive()
-    }
-}
+ibex_base::debug_fields!([] Loan<'_>: |loan| bytes = loan.len());
 
 impl Deref for Loan<'_> {
     type Target = [u8];
@@ -159,10 +152,7 @@ impl<'a, T: ?Sized, C: Codec<T>> Permit<'a, T, C> {
     }
 }
 
-impl<T: ?Sized, C: Codec<T>> fmt::Debug for Permit<'_, T, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Permit")
-            .field("bytes", &self.bytes())
-            .finish_non_exhaustive()
-    }
+ibex_base::debug_fields! {
+    [T: ?Sized, C: Codec<T>] Permit<'_, T, C>: |permit|
+        bytes = permit.bytes()
 }

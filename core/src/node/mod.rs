@@ -24,7 +24,6 @@ pub(crate) use starting::Listening;
 pub use weak::WeakNode;
 
 use std::{
-    fmt,
     os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
     sync::Arc,
     time::{Duration, Instant},
@@ -406,12 +405,7 @@ impl AsRawFd for Node {
     }
 }
 
-impl fmt::Debug for Node {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Node")
-            .field("name", &self.name())
-            .field("local_addr", &self.local_addr())
-            .field("settings", &self.parts.settings)
-            .finish_non_exhaustive()
-    }
+ibex_base::debug_fields! {
+    [] Node: |node|
+        name = node.name(), local_addr = node.local_addr(), settings = node.parts.settings
 }

@@ -184,10 +184,4 @@ impl NodeView {
     }
 }
 
-impl fmt::Debug for NodeView {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NodeView")
-            .field("name", &self.name())
-            .finish_non_exhaustive()
-    }
-}
+ibex_base::debug_fields!([] NodeView: |view| name = view.name());

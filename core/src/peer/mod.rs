@@ -63,15 +63,9 @@ impl fmt::Display for Peer {
     }
 }
 
-impl fmt::Debug for Peer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Peer")
-            .field("id", &self.id())
-            .field("address", &self.address())
-            .field("names", self.names())
-            .field("fabric", &self.fabric())
-            .finish_non_exhaustive()
-    }
+ibex_base::debug_fields! {
+    [] Peer: |peer|
+        id = peer.id(), address = peer.address(), fabric = peer.fabric()
 }
 
 impl Peer {

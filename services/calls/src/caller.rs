@@ -10,7 +10,7 @@ pub(crate) mod state;
 #[cfg(feature = "tower")]
 mod tower;
 
-use std::{fmt, future::poll_fn, marker::PhantomData, time::Instant};
+use std::{future::poll_fn, marker::PhantomData, time::Instant};
 
 use ibex_core::{
     RegionSlice, TraceContext,
@@ -19,7 +19,7 @@ use ibex_core::{
 };
 
 use self::{
-    call::CallAsync,
+    call::{CallAsync, send_value},
     caller_ref::CallerRef,
     pending_call::{ONE_REPLY, PendingCall},
     replies::Replies,
@@ -27,6 +27,7 @@ use self::{
 };
 use crate::{
     Metadata,
+    call_extension::CallExtension,
     error::CallError,
     frame::{Content, SliceContent, Value},
     header::Kind,
@@ -78,16 +79,6 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
         Self::on(state, CallOptions::new())
     }
 
-    fn on(state: CallerRef, options: CallOptions) -> Self {
-        Self {
-            options,
-            state,
-            #[cfg(feature = "tower")]
-            ready: None,
-            _types: PhantomData,
-        }
-    }
-
     /// Returns the same caller with other options.
     #[must_use]
     pub fn with(&self, options: CallOptions) -> Self {
@@ -117,7 +108,7 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
     /// ```
     #[must_use]
     pub fn with_metadata(&self, metadata: Metadata) -> Self {
-        Self::on(self.state.with_metadata(metadata), self.options)
+        self.carrying(|carried| carried.metadata = metadata)
     }
 
     /// Returns the same caller, whose calls belong to this trace.
@@ -146,7 +137,12 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
     /// ```
     #[must_use]
     pub fn with_trace_context(&self, context: TraceContext) -> Self {
-        Self::on(self.state.with_trace_context(context), self.options)
+        self.carrying(|carried| carried.trace = Some(context))
+    }
+
+    /// Returns the same caller, with a change to what its calls carry.
+    pub(super) fn carrying(&self, change: impl FnOnce(&mut CallExtension)) -> Self {
+        Self::on(self.state.carrying(change), self.options)
     }
 
     /// Calls, and waits for the reply.
@@ -160,7 +156,7 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
 
     fn call_with(&self, request: impl Content) -> Result<Reply<R, C>, CallError> {
         let deadline = self.options.deadline();
-        let mut retries = self.options.retries();
+        let mut retries = self.options.retries;
         let mut before = None;
         loop {
             match self.call_once(request, deadline) {
@@ -201,8 +197,9 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
         self.future_of(request)
     }
 
-    pub(super) fn future_of<'a>(&self, request: &'a Q) -> CallAsync<&'a Q, Q, R, C> {
-        CallAsync::new(self.state.clone(), &self.options, None, request)
+    pub(super) fn future_of<'a>(&self, request: &'a Q) -> CallAsync<&'a Q, R, C> {
+        let send = send_value::<_, Q, C>;
+        CallAsync::new(self.state.clone(), &self.options, None, request, send)
     }
 
     /// Calls for a stream of replies; waits until the request is sent.
@@ -237,20 +234,20 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
     /// clones. Never waits.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.state.slots().in_flight()
+        self.state.slots(|slots| slots.in_flight())
     }
 
     /// Returns the number of calls that wait for their turn, of all clones.
     #[must_use]
     pub fn queued(&self) -> usize {
-        self.state.slots().queued()
+        self.state.slots(|slots| slots.queued())
     }
 
     /// Returns the number of the peer's frames that belong to no call: late replies to cancelled
     /// calls, and frames that no service of ibex sends.
     #[must_use]
     pub fn strays(&self) -> u64 {
-        self.state.slots().strays()
+        self.state.slots(|slots| slots.strays())
     }
 
     /// The service's name.
@@ -306,12 +303,28 @@ where
         &self,
         request: &'a RegionSlice,
     ) -> impl Future<Output = Result<Reply<R, Raw>, CallError>> + use<'a, R> {
-        let request = SliceContent(request);
-        CallAsync::<_, [u8], R, Raw>::new(self.state.clone(), &self.options, None, request)
+        let (state, request) = (self.state.clone(), SliceContent(request));
+        CallAsync::new(
+            state,
+            &self.options,
+            None,
+            request,
+            |request, call, waiter| call.send(waiter, *request),
+        )
     }
 }
 
 impl<Q: ?Sized, R: ?Sized, C> Caller<Q, R, C> {
+    fn on(state: CallerRef, options: CallOptions) -> Self {
+        Self {
+            options,
+            state,
+            #[cfg(feature = "tower")]
+            ready: None,
+            _types: PhantomData,
+        }
+    }
+
     /// Returns whether the peer has opened the service, unless a thread is sending a request.
     pub(super) fn is_open_now(&self) -> Option<bool> {
         self.state.outbox.is_open_now()
@@ -323,43 +336,13 @@ impl<Q: ?Sized, R: ?Sized, C> Caller<Q, R, C> {
     }
 }
 
-#[cfg(feature = "tower")]
-impl<Q, R: ?Sized, C> Caller<Q, R, C> {
-    pub(super) fn state(&self) -> CallerRef {
-        self.state.clone()
-    }
-
-    pub(super) fn options(&self) -> &CallOptions {
-        &self.options
-    }
-
-    /// A call that may have its place already.
-    pub(super) fn call_owned(
-        &self,
-        claim: Option<PendingCall<CallerRef>>,
-        request: Q,
-    ) -> CallAsync<Q, Q, R, C> {
-        CallAsync::new(self.state.clone(), &self.options, claim, request)
-    }
-}
-
 impl<Q: ?Sized, R: ?Sized, C> Clone for Caller<Q, R, C> {
     fn clone(&self) -> Self {
-        Self {
-            state: self.state.clone(),
-            options: self.options,
-            #[cfg(feature = "tower")]
-            ready: None,
-            _types: PhantomData,
-        }
+        Self::on(self.state.clone(), self.options)
     }
 }
 
-impl<Q: ?Sized, R: ?Sized, C> fmt::Debug for Caller<Q, R, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Caller")
-            .field("service", &self.state.service)
-            .field("peer", &self.state.session.peer().address)
-            .finish_non_exhaustive()
-    }
+ibex_core::extend::debug_fields! {
+    [Q: ?Sized, R: ?Sized, C] Caller<Q, R, C>: |caller|
+        service = caller.state.service, peer = caller.state.session.peer().address
 }

@@ -369,47 +369,34 @@ impl CallError {
 
 impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let FailedCall {
-            service,
-            peer,
-            failure,
-            out_of_retries,
-        } = &*self.0;
+        let (service, peer, failure) = (self.service(), self.peer(), &self.0.failure);
         match failure {
             CallFailure::NotSent(_) | CallFailure::CannotOpen(_) | CallFailure::Lost(_) => {
                 failure.fmt(f)?;
             }
             _ => write!(f, "service \"{service}\" of {peer}{failure}")?,
         }
-        out_of_retries.map_or(Ok(()), |why| f.write_str(why.suffix()))
+        self.0.out_of_retries.map_or(Ok(()), |why| why.fmt(f))
     }
 }
 
 impl std::error::Error for CallError {}
 
 /// What keeps a call from being tried again that would be.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, thiserror::Error)]
 pub(super) enum OutOfRetries {
     /// The budget of its caller is empty.
+    #[error(
+        "; it is not tried again, because the retry budget is empty: of this caller's last calls too \
+         many failed, and retries must not multiply an overload"
+    )]
     Budget,
     /// The call has taken all that one call may take of the budget.
+    #[error(
+        "; it is not tried again, because it has taken its share of the retry budget: one call may \
+         take a fifth of the retries that are left when it begins"
+    )]
     Share,
-}
-
-impl OutOfRetries {
-    /// Returns what follows the error.
-    fn suffix(self) -> &'static str {
-        match self {
-            Self::Budget => {
-                "; it is not tried again, because the retry budget is empty: of this caller's last \
-                 calls too many failed, and retries must not multiply an overload"
-            }
-            Self::Share => {
-                "; it is not tried again, because it has taken its share of the retry budget: one \
-                 call may take a fifth of the retries that are left when it begins"
-            }
-        }
-    }
 }
 
 /// The reason for which no more replies come over a channel.

@@ -7,10 +7,7 @@ use ibex_core::{
 };
 
 use crate::{
-    caller::{
-        Caller,
-        state::{CallerLimits, CallerState},
-    },
+    caller::{Caller, state::CallerState},
     error::label,
     service::Service,
     versions::{reply_version, request_version},
@@ -188,12 +185,7 @@ impl<C> CallerSettings for ChannelBuilder<C> {
             // The closed end was left by a service that was dropped. The next end meets the service
             // that has replaced it or will replace it.
         };
-        let settings = CallerLimits {
-            // The setting is at most 65536.
-            max_in_flight: template.max_in_flight() as u32,
-            open_timeout: template.wait_for_open(),
-        };
-        Ok(Caller::new(CallerState::open(requests, replies, &settings)))
+        Ok(Caller::new(CallerState::open(requests, replies, &template)))
     }
 }
 

@@ -16,9 +16,11 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Copy, Debug)]
 pub struct CallOptions {
     timeout: Option<Duration>,
-    retries: u32,
-    window: u16,
-    fails_while_suspended: bool,
+    pub(super) retries: u32,
+    /// The items of a stream that may have been sent and not been taken.
+    pub(super) window: u16,
+    /// The call fails while its session has no connection.
+    pub(super) fails_while_suspended: bool,
 }
 
 impl CallOptions {
@@ -78,12 +80,6 @@ impl CallOptions {
         self
     }
 
-    /// Returns whether the call fails while its session has no connection.
-    #[inline]
-    pub(super) fn fails_while_suspended(&self) -> bool {
-        self.fails_while_suspended
-    }
-
     pub(super) fn deadline(&self) -> Option<Instant> {
         // A time that the clock cannot express never comes.
         Instant::now().checked_add(self.timeout?)
@@ -98,15 +94,6 @@ impl CallOptions {
         self.retries = 0;
         self.timeout = deadline.map(|at| at.saturating_duration_since(Instant::now()));
         self.fail_while_suspended(self.fails_while_suspended || fails_while_suspended)
-    }
-
-    pub(super) fn retries(&self) -> u32 {
-        self.retries
-    }
-
-    /// The items of a stream that may have been sent and not been taken.
-    pub(super) fn items(&self) -> u16 {
-        self.window
     }
 }
 

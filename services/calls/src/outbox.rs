@@ -7,6 +7,7 @@
 mod notices;
 
 use std::{
+    cell::Cell,
     mem::MaybeUninit,
     sync::{
         Arc, Mutex, MutexGuard,
@@ -20,7 +21,7 @@ use ibex_core::{
     RegionSlice,
     extend::{
         Abort, ChannelError, SendHandle, SessionShared, SliceMessage,
-        parking::{Claimed, Condition, Patience, Ticket, WaitSlot},
+        parking::{AtSlot, Claimed, Patience, Ticket, WaitSlot},
     },
 };
 
@@ -31,7 +32,7 @@ use crate::{
     waiter::Waiter,
 };
 
-pub(super) use self::notices::{NoRoom, NoticesTaken};
+pub(super) use self::notices::NoRoom;
 
 /// See the module.
 pub(super) struct Outbox {
@@ -77,6 +78,7 @@ impl Outbox {
         handle: Option<SendHandle>,
         session: Arc<SessionShared>,
         waker: Waker,
+        goes_on: Option<Waker>,
         max_notices: usize,
         open_timeout: Duration,
     ) -> Self {
@@ -90,7 +92,7 @@ impl Outbox {
             has_notices: AtomicBool::new(false),
             notices: Mutex::default(),
             max_notices,
-            goes_on: None,
+            goes_on,
             has_gone_on: AtomicBool::new(false),
             waker,
             wake_is_due: AtomicBool::new(false),
@@ -142,15 +144,21 @@ impl Outbox {
         header: impl Fn() -> Option<Header>,
         content: impl Content,
     ) -> Poll<Result<(), Unsent>> {
-        let mut frame = OutgoingFrame { header, content };
+        let frame = OutgoingFrame { header, content };
         let Waiter::Thread(deadline) = waiter else {
-            return waiter.poll(&self.session, FrameSent::new(self, &mut frame, ticket));
+            return self.poll_sent(waiter, &frame, ticket);
         };
         match self.attempt(&frame, None) {
-            SendAttempt::Done(done) => Poll::Ready(done),
-            SendAttempt::NotOpen => self.send_when_open(&mut frame, deadline),
-            SendAttempt::Full => self.wait(&mut frame, deadline),
+            Err(Unsent::Failed(ChannelError::NotOpenYet)) => self.send_when_open(&frame, deadline),
+            Err(Unsent::Failed(ChannelError::WouldBlock)) => self.wait(&frame, deadline),
+            sent => Poll::Ready(sent),
         }
+    }
+
+    /// Waits until no notice waits for room.
+    pub(super) fn poll_taken(&self, waiter: Waiter<'_>, held: &mut Option<Ticket>) -> Poll<()> {
+        let check = || (!self.is_held_up()).then_some(());
+        waiter.poll(&self.session, AtSlot::new(&self.room, held, check))
     }
 
     /// Takes back the ticket of a task that no longer waits.
@@ -216,33 +224,49 @@ impl Outbox {
         &self,
         frame: &OutgoingFrame<impl Fn() -> Option<Header>, impl Content>,
         waker: Option<&Waker>,
-    ) -> SendAttempt {
+    ) -> Result<(), Unsent> {
         let mut sending = self.sending.hold();
         self.flush_into(&mut sending);
-        let attempt = match (&mut *sending, (frame.header)()) {
+        let sent = match (&mut *sending, (frame.header)()) {
             (Some(handle), Some(header)) => {
-                match send_frame(handle, waker, header, frame.content) {
-                    Err(ChannelError::NotOpenYet) => SendAttempt::NotOpen,
-                    Err(ChannelError::WouldBlock) => SendAttempt::Full,
-                    sent => {
-                        if waker.is_some() {
-                            // DUE, pairs with `wake_if_due`.
-                            self.wake_is_due.store(true, Ordering::Release);
-                        }
-                        SendAttempt::Done(sent.map(drop).map_err(Unsent::Failed))
-                    }
+                let sent = send_frame(handle, waker, header, frame.content);
+                let sent = sent.map(drop).map_err(Unsent::Failed);
+                if waker.is_some() && !is_blocked(&sent) {
+                    // DUE, pairs with `wake_if_due`.
+                    self.wake_is_due.store(true, Ordering::Release);
                 }
+                sent
             }
-            _ => SendAttempt::Done(Err(Unsent::InVain)),
+            _ => Err(Unsent::InVain),
         };
         self.leave_sending(sending);
-        attempt
+        sent
+    }
+
+    /// Waits until a frame has gone out, or never will. `held` is the place of the thread or task
+    /// among those that wait for room.
+    fn poll_sent(
+        &self,
+        waiter: Waiter<'_>,
+        frame: &OutgoingFrame<impl Fn() -> Option<Header>, impl Content>,
+        held: &mut Option<Ticket>,
+    ) -> Poll<Result<(), Unsent>> {
+        let attempt = |waker| Some(self.attempt(frame, waker)).filter(|sent| !is_blocked(sent));
+        let found = Cell::new(None);
+        let check = || found.take().or_else(|| attempt(None));
+        waiter.poll_until(&self.session, check, |waker| match waker {
+            Some(waker) => {
+                self.room.renew(held, waker);
+                found.set(attempt(Some(&self.waker)));
+            }
+            None => drop(self.room.leave(held)),
+        })
     }
 
     #[cold]
     fn send_when_open(
         &self,
-        frame: &mut OutgoingFrame<impl Fn() -> Option<Header>, impl Content>,
+        frame: &OutgoingFrame<impl Fn() -> Option<Header>, impl Content>,
         deadline: Option<Instant>,
     ) -> Poll<Result<(), Unsent>> {
         let give_up = Instant::now().checked_add(self.open_timeout);
@@ -270,12 +294,10 @@ impl Outbox {
     #[cold]
     fn wait(
         &self,
-        frame: &mut OutgoingFrame<impl Fn() -> Option<Header>, impl Content>,
+        frame: &OutgoingFrame<impl Fn() -> Option<Header>, impl Content>,
         deadline: Option<Instant>,
     ) -> Poll<Result<(), Unsent>> {
-        let mut ticket = None;
-        let room = FrameSent::new(self, frame, &mut ticket);
-        Waiter::Thread(deadline).poll(&self.session, room)
+        self.poll_sent(Waiter::Thread(deadline), frame, &mut None)
     }
 }
 
@@ -337,68 +359,10 @@ fn long_slice<'a, P: Content>(handle: &SendHandle, content: &'a P) -> Option<&'a
     is_long.then_some(slice)
 }
 
-enum SendAttempt {
-    Done(Result<(), Unsent>),
-    Full,
-    NotOpen,
-}
-
-impl SendAttempt {
-    fn done(self) -> Option<Result<(), Unsent>> {
-        match self {
-            Self::Done(done) => Some(done),
-            Self::Full | Self::NotOpen => None,
-        }
-    }
-}
-
-/// The condition "the frame has gone out, or never will".
-struct FrameSent<'a, H, P> {
-    outbox: &'a Outbox,
-    frame: &'a mut OutgoingFrame<H, P>,
-    found: Option<Result<(), Unsent>>,
-    /// The place of the thread or task among those that wait for room.
-    held: &'a mut Option<Ticket>,
-}
-
-impl<'a, H, P> FrameSent<'a, H, P> {
-    fn new(
-        outbox: &'a Outbox,
-        frame: &'a mut OutgoingFrame<H, P>,
-        held: &'a mut Option<Ticket>,
-    ) -> Self {
-        Self {
-            outbox,
-            frame,
-            found: None,
-            held,
-        }
-    }
-}
-
-impl<H, P> Condition for FrameSent<'_, H, P>
-where
-    H: Fn() -> Option<Header>,
-    P: Content,
-{
-    type Output = Result<(), Unsent>;
-
-    fn check(&mut self) -> Option<Self::Output> {
-        match self.found.take() {
-            Some(found) => Some(found),
-            None => self.outbox.attempt(self.frame, None).done(),
-        }
-    }
-
-    fn register(&mut self, waker: &Waker) {
-        self.outbox.room.renew(self.held, waker);
-        let attempt = self.outbox.attempt(self.frame, Some(&self.outbox.waker));
-        self.found = attempt.done();
-    }
-
-    fn leave(&mut self) {
-        self.outbox.room.leave(self.held);
-    }
+/// Returns whether a frame waits: the peer has not opened its end, or there is no room.
+fn is_blocked(sent: &Result<(), Unsent>) -> bool {
+    use ChannelError::{NotOpenYet, WouldBlock};
+    matches!(sent, Err(Unsent::Failed(NotOpenYet | WouldBlock)))
 }
 
 impl Drop for Outbox {

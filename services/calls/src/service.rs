@@ -10,7 +10,6 @@ mod source;
 mod state;
 
 use std::{
-    fmt,
     future::poll_fn,
     marker::PhantomData,
     pin::Pin,
@@ -31,6 +30,7 @@ use ibex_core::{
 use self::{
     request::Request,
     request_frame::{RequestFrames, Seat},
+    source::From,
 };
 use crate::{
     error::{answers as errors, label::SERVICE},
@@ -95,7 +95,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
         let name = name.ok_or_else(|| errors::name_taken(template.name()))?;
         let state = Self::state(template.clone(), state);
         let frames = RequestFrames(state.clone());
-        state.gather(Gathered::open(node, template, frames)?);
+        state.begin(From::Node(Gathered::open(node, template, frames)?));
         Ok(Self::new(state, name))
     }
 
@@ -110,7 +110,8 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
         let name = name.ok_or_else(taken)?;
         let state = Self::state(template, session.node());
         let requests = extend::open_receiver(&channel, state.offer())?;
-        state.receive(requests, Seat::new(&state, session, None));
+        let seat = Seat::new(&state, session, None);
+        state.begin(From::Peer(requests, seat, None));
         Ok(Self::new(state, name))
     }
 
@@ -206,10 +207,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Drop for Service<Q, R, C> {
     }
 }
 
-impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> fmt::Debug for Service<Q, R, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Service")
-            .field("name", &self.state.template.name())
-            .finish_non_exhaustive()
-    }
+ibex_core::extend::debug_fields! {
+    [Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>] Service<Q, R, C>: |service|
+        name = service.state.template.name()
 }

@@ -37,4 +37,36 @@ impl Waiter<'_> {
             Self::Task(waker) => parking::poll(condition, waker, || ()),
         }
     }
+
+    /// Waits until `check` finds something. `set_waker` leaves the waker that is to be called when
+    /// that may be so, or takes it back.
+    pub(super) fn poll_until<T>(
+        self,
+        session: &SessionShared,
+        check: impl FnMut() -> Option<T>,
+        set_waker: impl FnMut(Option<&Waker>),
+    ) -> Poll<T> {
+        self.poll(session, WakerSet { check, set_waker })
+    }
+}
+
+struct WakerSet<F, W> {
+    check: F,
+    set_waker: W,
+}
+
+impl<T, F: FnMut() -> Option<T>, W: FnMut(Option<&Waker>)> Condition for WakerSet<F, W> {
+    type Output = T;
+
+    fn check(&mut self) -> Option<T> {
+        (self.check)()
+    }
+
+    fn register(&mut self, waker: &Waker) {
+        (self.set_waker)(Some(waker));
+    }
+
+    fn leave(&mut self) {
+        (self.set_waker)(None);
+    }
 }

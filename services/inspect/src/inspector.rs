@@ -107,13 +107,8 @@ impl Server {
         // descriptors, and the listener stays readable.
         let mut pauses = false;
         loop {
-            let ready = self.wait(pauses);
+            let (stopped, connected, clients) = self.wait(pauses);
             pauses = false;
-            let PollFindings {
-                stopped,
-                connected,
-                clients,
-            } = ready;
             if stopped {
                 return;
             }
@@ -133,8 +128,9 @@ impl Server {
         }
     }
 
-    /// Sleeps until the node ends, somebody connects or a client says something.
-    fn wait(&self, pauses: bool) -> PollFindings {
+    /// Sleeps until the node ends, somebody connects or a client says something. Returns whether the
+    /// first and the second have come, and the same for each client.
+    fn wait(&self, pauses: bool) -> (bool, bool, Vec<bool>) {
         let fds = [self.stop.as_fd(), self.listener.as_fd()].into_iter();
         let fds = fds.chain(self.clients.iter().map(AsFd::as_fd));
         let mut fds: Vec<_> = fds
@@ -145,11 +141,9 @@ impl Server {
         }
         let _ = retry_on_intr(|| poll(&mut fds, pauses.then_some(&PATIENCE)));
         let mut ready = fds.iter().map(|fd| !fd.revents().is_empty());
-        PollFindings {
-            stopped: ready.next().unwrap_or(true),
-            connected: ready.next().unwrap_or(false) && !pauses,
-            clients: ready.collect(),
-        }
+        let stopped = ready.next().unwrap_or(true);
+        let connected = ready.next().unwrap_or(false) && !pauses;
+        (stopped, connected, ready.collect())
     }
 
     /// Lets a client in and answers it, in place of the one that has been silent for longest if
@@ -208,14 +202,6 @@ impl Server {
         let has_room = fds[0].revents().is_empty() && fds[1].revents().contains(PollFlags::OUT);
         has_room.then_some(()).ok_or(InspectionEnded)
     }
-}
-
-/// The findings of a wait.
-struct PollFindings {
-    stopped: bool,
-    connected: bool,
-    /// Whether each client has said something, or left.
-    clients: Vec<bool>,
 }
 
 /// Clients that are served at a time.

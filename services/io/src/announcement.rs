@@ -34,12 +34,6 @@ impl Announced {
         }
     }
 
-    /// Returns the peer, and the name of the listener there.
-    pub(super) fn listener(&self) -> (Peer, String) {
-        let ends = self.ends.borrow();
-        (ends.peer.clone(), ends.listener.clone())
-    }
-
     /// Takes the stream, or the reason for which its ends could not be opened, if it was encoded.
     pub(super) fn take(&self) -> Option<Result<Stream, OpenError>> {
         self.opened.take()

@@ -75,12 +75,12 @@ impl Stream {
         peer: &Peer,
         name: &str,
     ) -> impl Future<Output = io::Result<Self>> + use<> {
-        let first = StreamRequest::new(peer, name);
+        let (peer, name) = (peer.clone(), name.to_owned());
         async move {
-            let mut request = first?;
             loop {
+                let mut request = StreamRequest::new(&peer, &name)?;
                 match poll_fn(|context| request.poll(context)).await {
-                    Err(failure) if failure.is_left() => request = request.again()?,
+                    Err(failure) if failure.is_left() => {}
                     accepted => return accepted.map_err(RequestFailure::into),
                 }
             }
@@ -119,12 +119,6 @@ impl StreamRequest {
         let accepted = self.announcer.wait_acked_timeout(sequence, left());
         accepted.map_err(RequestFailure::Unaccepted)?;
         Ok(self.stream())
-    }
-
-    /// Returns the request that takes the place of this one, for the same name.
-    fn again(&self) -> io::Result<Self> {
-        let (peer, listener) = self.announced.listener();
-        Self::new(&peer, &listener)
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Stream, RequestFailure>> {

@@ -92,9 +92,9 @@ mod label;
 mod listener;
 mod read_half;
 mod stream;
-mod tasks;
 #[cfg(feature = "tokio")]
 mod tokio;
+mod traits;
 mod write_half;
 
 pub use listener::Listener;

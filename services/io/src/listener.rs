@@ -1,7 +1,6 @@
 //! A listener, which accepts incoming streams.
 
 use std::{
-    fmt,
     future::{Future, poll_fn},
     io,
     pin::Pin,
@@ -78,7 +77,13 @@ impl Listener {
     /// bytes. [`AddrInUse`](io::ErrorKind::AddrInUse): the node has a listener of that name.
     pub fn bind(node: &Node, name: &str) -> io::Result<Self> {
         check_name(name)?;
-        let taken = || io::Error::new(io::ErrorKind::AddrInUse, NameTaken(name.to_owned()));
+        let taken = || {
+            let text = format!(
+                "this node listens for streams named \"{name}\" already; drop that listener, or \
+                 choose another name"
+            );
+            io::Error::new(io::ErrorKind::AddrInUse, text)
+        };
         let name = extend::runtime(node).state().take_name(NAMES, name);
         let name = name.ok_or_else(taken)?;
         let requests = node.channel(name.name()).codec::<Announcement>();
@@ -109,10 +114,8 @@ impl Listener {
             if let Some(accepted) = self.answer()? {
                 return Ok(accepted);
             }
-            match self.requests.next() {
-                Some(event) => self.take(event)?,
-                None => return Err(self.end()),
-            }
+            let event = self.requests.next();
+            self.take(event)?;
         }
     }
 
@@ -136,10 +139,8 @@ impl Listener {
             if let Some(accepted) = self.answer()? {
                 return Poll::Ready(Ok(accepted));
             }
-            match ready!(self.requests.poll_next(context)) {
-                Some(event) => self.take(event)?,
-                None => return Poll::Ready(Err(self.end())),
-            }
+            let event = ready!(self.requests.poll_next(context));
+            self.take(event)?;
         }
     }
 
@@ -150,8 +151,11 @@ impl Listener {
     }
 
     /// Takes in an event of a peer.
-    fn take(&mut self, event: FanInEvent<Message<Announced, Announcement>>) -> io::Result<()> {
-        match event {
+    fn take(
+        &mut self,
+        event: Option<FanInEvent<Message<Announced, Announcement>>>,
+    ) -> io::Result<()> {
+        match event.ok_or_else(|| self.end())? {
             FanInEvent::Message(who, message) => match self.requests.peer(who) {
                 Some(peer) => {
                     let opening =
@@ -233,19 +237,7 @@ impl FusedStream for Listener {
     }
 }
 
-impl fmt::Debug for Listener {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Listener")
-            .field("name", &self.name())
-            .finish_non_exhaustive()
-    }
-}
-
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "this node listens for streams named \"{0}\" already; drop that listener, or choose another name"
-)]
-struct NameTaken(String);
+ibex_core::extend::debug_fields!([] Listener: |listener| name = listener.name());
 
 /// The kind of names that listeners of a node take.
 const NAMES: &str = "listener";

@@ -1,7 +1,7 @@
 //! The reading half of a byte stream.
 
 use std::{
-    fmt, io, mem,
+    io, mem,
     task::{Poll, Waker, ready},
     time::Duration,
 };
@@ -173,16 +173,14 @@ impl ReadHalf {
     }
 
     /// Makes sure that there is something to read, or the end, for a thread.
-    fn fill(&mut self) -> io::Result<()> {
+    pub(super) fn fill(&mut self) -> io::Result<()> {
         if !self.has_to_wait()? {
             return Ok(());
         }
         let patience = self.timeout.map_or(Patience::FOREVER, Patience::at_most);
         while self.has_to_wait()? {
-            match self.handle.receive(patience) {
-                Ok(message) => self.begin(message),
-                Err(error) => self.take_in(Err(error))?,
-            }
+            let received = self.handle.receive(patience);
+            self.take_in(received)?;
         }
         Ok(())
     }
@@ -205,36 +203,13 @@ impl ReadHalf {
     }
 }
 
-impl io::Read for ReadHalf {
-    #[inline]
-    fn read(&mut self, mut to: &mut [u8]) -> io::Result<usize> {
-        if to.is_empty() {
-            return Ok(0);
-        }
-        self.fill()?;
-        Ok(self.read_into(to.len(), |bytes| {
-            let (now, later) = mem::take(&mut to).split_at_mut(bytes.len());
-            now.copy_from_slice(bytes);
-            to = later;
-        }))
+/// Returns what copies bytes one part after the other into a buffer that has room for all.
+pub(super) fn filling(mut to: &mut [u8]) -> impl FnMut(&[u8]) {
+    move |bytes| {
+        let (now, later) = mem::take(&mut to).split_at_mut(bytes.len());
+        now.copy_from_slice(bytes);
+        to = later;
     }
 }
 
-impl io::BufRead for ReadHalf {
-    fn fill_buf(&mut self) -> io::Result<&[u8]> {
-        self.fill()?;
-        Ok(self.rest())
-    }
-
-    fn consume(&mut self, bytes: usize) {
-        self.go_on(bytes);
-    }
-}
-
-impl fmt::Debug for ReadHalf {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReadHalf")
-            .field("peer", &self.peer.at())
-            .finish_non_exhaustive()
-    }
-}
+ibex_core::extend::debug_fields!([] ReadHalf: |half| peer = half.peer.at());

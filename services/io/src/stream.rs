@@ -1,6 +1,6 @@
 //! A byte stream: what both of its halves are together.
 
-use std::{fmt, io, time::Duration};
+use std::{io, time::Duration};
 
 use ibex_core::{Peer, RegionSlice};
 
@@ -90,49 +90,9 @@ impl Stream {
     }
 }
 
-impl io::Read for Stream {
-    #[inline]
-    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        self.read.read(to)
-    }
+ibex_core::extend::debug_fields! {
+    [] Stream: |stream|
+        peer = stream.peer().at(), fabric = stream.peer().fabric()
 }
 
-impl io::BufRead for Stream {
-    fn fill_buf(&mut self) -> io::Result<&[u8]> {
-        self.read.fill_buf()
-    }
-
-    fn consume(&mut self, bytes: usize) {
-        self.read.consume(bytes);
-    }
-}
-
-impl io::Write for Stream {
-    #[inline]
-    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
-        self.write.write(from)
-    }
-
-    fn write_vectored(&mut self, from: &[io::IoSlice<'_>]) -> io::Result<usize> {
-        self.write.write_vectored(from)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.write.flush()
-    }
-}
-
-impl fmt::Debug for Stream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stream")
-            .field("peer", &self.peer().at())
-            .field("fabric", &self.peer().fabric())
-            .finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for ReuniteError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
+ibex_core::extend::debug_as_display!(ReuniteError);

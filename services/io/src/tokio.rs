@@ -14,119 +14,87 @@ use tokio::{
 
 use super::{ReadHalf, Stream, WriteHalf};
 
-impl AsyncRead for ReadHalf {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        to: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        if to.remaining() == 0 {
-            return Poll::Ready(Ok(()));
+/// Implements the traits for a half, and for the stream that has it.
+macro_rules! for_tokio {
+    (reading $end:ty, |$this:ident| $half:expr) => {
+        impl AsyncRead for $end {
+            fn poll_read(
+                self: Pin<&mut Self>,
+                context: &mut Context<'_>,
+                to: &mut ReadBuf<'_>,
+            ) -> Poll<io::Result<()>> {
+                if to.remaining() == 0 {
+                    return Poll::Ready(Ok(()));
+                }
+                let $this = self.get_mut();
+                let budget = ready!(coop::poll_proceed(context));
+                ready!($half.poll_fill(context.waker()))?;
+                budget.made_progress();
+                $half.read_into(to.remaining(), |bytes| to.put_slice(bytes));
+                Poll::Ready(Ok(()))
+            }
         }
-        let this = self.get_mut();
-        let budget = ready!(coop::poll_proceed(context));
-        ready!(this.poll_fill(context.waker()))?;
-        budget.made_progress();
-        this.read_into(to.remaining(), |bytes| to.put_slice(bytes));
-        Poll::Ready(Ok(()))
-    }
+
+        impl AsyncBufRead for $end {
+            fn poll_fill_buf(
+                self: Pin<&mut Self>,
+                context: &mut Context<'_>,
+            ) -> Poll<io::Result<&[u8]>> {
+                let $this = self.get_mut();
+                let budget = ready!(coop::poll_proceed(context));
+                ready!($half.poll_fill(context.waker()))?;
+                budget.made_progress();
+                Poll::Ready(Ok($half.rest()))
+            }
+
+            fn consume(self: Pin<&mut Self>, bytes: usize) {
+                let $this = self.get_mut();
+                $half.go_on(bytes);
+            }
+        }
+    };
+    (writing $end:ty, |$this:ident| $half:expr) => {
+        impl AsyncWrite for $end {
+            fn poll_write(
+                self: Pin<&mut Self>,
+                context: &mut Context<'_>,
+                from: &[u8],
+            ) -> Poll<io::Result<usize>> {
+                self.poll_write_vectored(context, &[IoSlice::new(from)])
+            }
+
+            fn poll_write_vectored(
+                self: Pin<&mut Self>,
+                context: &mut Context<'_>,
+                from: &[IoSlice<'_>],
+            ) -> Poll<io::Result<usize>> {
+                let $this = self.get_mut();
+                let budget = ready!(coop::poll_proceed(context));
+                let written = ready!(WriteHalf::poll_write(&mut $half, context, from));
+                budget.made_progress();
+                Poll::Ready(written)
+            }
+
+            fn is_write_vectored(&self) -> bool {
+                true
+            }
+
+            fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+                let $this = self.get_mut();
+                $half.let_out();
+                Poll::Ready(Ok(()))
+            }
+
+            fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+                let $this = self.get_mut();
+                $half.finish();
+                Poll::Ready(Ok(()))
+            }
+        }
+    };
 }
 
-impl AsyncBufRead for ReadHalf {
-    fn poll_fill_buf(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
-        let this = self.get_mut();
-        let budget = ready!(coop::poll_proceed(context));
-        ready!(this.poll_fill(context.waker()))?;
-        budget.made_progress();
-        Poll::Ready(Ok(this.rest()))
-    }
-
-    fn consume(self: Pin<&mut Self>, bytes: usize) {
-        self.get_mut().go_on(bytes);
-    }
-}
-
-impl AsyncWrite for WriteHalf {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        from: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        self.poll_write_vectored(context, &[IoSlice::new(from)])
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        from: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let budget = ready!(coop::poll_proceed(context));
-        let written = ready!(WriteHalf::poll_write(self.get_mut(), context, from));
-        budget.made_progress();
-        Poll::Ready(written)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.let_out();
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.get_mut().finish();
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncRead for Stream {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        to: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().read).poll_read(context, to)
-    }
-}
-
-impl AsyncBufRead for Stream {
-    fn poll_fill_buf(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
-        Pin::new(&mut self.get_mut().read).poll_fill_buf(context)
-    }
-
-    fn consume(self: Pin<&mut Self>, bytes: usize) {
-        self.get_mut().read.go_on(bytes);
-    }
-}
-
-impl AsyncWrite for Stream {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        from: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        self.poll_write_vectored(context, &[IoSlice::new(from)])
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        from: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().write).poll_write_vectored(context, from)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().write).poll_flush(context)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().write).poll_shutdown(context)
-    }
-}
+for_tokio!(reading ReadHalf, |half| *half);
+for_tokio!(reading Stream, |stream| stream.read);
+for_tokio!(writing WriteHalf, |half| *half);
+for_tokio!(writing Stream, |stream| stream.write);

@@ -1,7 +1,6 @@
 //! The writing half of a byte stream.
 
 use std::{
-    fmt,
     future::{Future, poll_fn},
     io,
     task::{Context, Poll, ready},
@@ -172,7 +171,7 @@ impl WriteHalf {
     }
 
     /// Writes as much as goes in one piece, for a thread.
-    fn write_piece(&mut self, from: &[io::IoSlice<'_>]) -> io::Result<usize> {
+    pub(super) fn write_piece(&mut self, from: &[io::IoSlice<'_>]) -> io::Result<usize> {
         let sender = self.sender.as_mut().ok_or_else(is_finished)?;
         sender.drop_wakers();
         let bytes = piece(sender, from);
@@ -233,29 +232,7 @@ fn is_finished() -> io::Error {
     )
 }
 
-impl io::Write for WriteHalf {
-    #[inline]
-    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
-        self.write_piece(&[io::IoSlice::new(from)])
-    }
-
-    fn write_vectored(&mut self, from: &[io::IoSlice<'_>]) -> io::Result<usize> {
-        self.write_piece(from)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.let_out();
-        Ok(())
-    }
-}
-
-impl fmt::Debug for WriteHalf {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WriteHalf")
-            .field("peer", &self.peer.at())
-            .finish_non_exhaustive()
-    }
-}
+ibex_core::extend::debug_fields!([] WriteHalf: |half| peer = half.peer.at());
 
 /// The longest piece of a write.
 const PIECE_BYTES: usize = 64 << 10;

@@ -1,6 +1,6 @@
 //! Errors of log senders.
 
-use std::{error::Error, fmt};
+use std::error::Error;
 
 use ibex_calls::CallError;
 use ibex_core::{CloseReason, EndCause, OpenError, RecvError, SendError, SendErrorKind, WaitError};
@@ -22,6 +22,8 @@ use ibex_core::{CloseReason, EndCause, OpenError, RecvError, SendError, SendErro
 /// | [`Send`](LogErrorKind::Send) | as the [error of sending](LogError::send_error) says |
 /// | [`Beyond`](LogErrorKind::Beyond) | a log that reaches the position |
 /// | [`NoQuorum`](LogErrorKind::NoQuorum) | more members, or a smaller quorum |
+#[derive(thiserror::Error)]
+#[error("{_0}")]
 pub struct LogError(Box<LogFailure>);
 
 /// The kinds of a [`LogError`].
@@ -277,19 +279,7 @@ impl From<SendError> for LogError {
     }
 }
 
-impl fmt::Display for LogError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl fmt::Debug for LogError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-impl Error for LogError {}
+ibex_core::extend::debug_as_display!(LogError);
 
 /// The extent of a channel's end.
 pub(super) enum Ended {

@@ -2,11 +2,10 @@
 
 use std::{
     future::Future,
-    pin::Pin,
     task::{Context, Poll},
 };
 
-use ibex_core::codec::Codec;
+use ibex_core::{codec::Codec, extend::parking};
 
 use super::{LogError, LogSender, LogSource, source::Waiting, steps::SendTurn};
 
@@ -23,7 +22,22 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         &'a mut self,
         log: &'a mut L,
     ) -> impl Future<Output = Result<u64, LogError>> {
-        LogSendAsync { sender: self, log }
+        let poll = |(sender, log): &mut (&'a mut Self, &'a mut L),
+                    context: &mut Context<'_>|
+         -> Poll<Result<u64, LogError>> {
+            let waker = context.waker();
+            let some = (MESSAGES_PER_POLL, Waiting::Task(waker));
+            let (_, turn) = sender.poll_some(*log, some, waker)?;
+            match turn {
+                SendTurn::More => {
+                    waker.wake_by_ref();
+                    Poll::Pending
+                }
+                SendTurn::AtEnd => Poll::Ready(Ok(sender.position())),
+                SendTurn::Pending => Poll::Pending,
+            }
+        };
+        parking::future((self, log), poll, |(sender, _)| sender.drop_wakers())
     }
 
     /// Sends as [`send_async`](Self::send_async) does, and waits until the far end has
@@ -48,39 +62,6 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
             let waited = channel.wait_acked_async(message).await;
             self.waited(log, waited)?;
         }
-    }
-}
-
-/// A log on its way to a far end; see [`LogSender::send_async`].
-struct LogSendAsync<'a, T: ?Sized, C: Codec<T>, L> {
-    sender: &'a mut LogSender<T, C>,
-    log: &'a mut L,
-}
-
-impl<T: ?Sized, C: Codec<T>, L: LogSource<T, C>> Future for LogSendAsync<'_, T, C, L> {
-    type Output = Result<u64, LogError>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { sender, log } = self.get_mut();
-        let waiting = Waiting::Task(context.waker());
-        match sender
-            .poll_some(*log, (MESSAGES_PER_POLL, waiting), context.waker())?
-            .1
-        {
-            SendTurn::More => {
-                // Other tasks of this thread have their turn too.
-                context.waker().wake_by_ref();
-                Poll::Pending
-            }
-            SendTurn::AtEnd => Poll::Ready(Ok(sender.position())),
-            SendTurn::Pending => Poll::Pending,
-        }
-    }
-}
-
-impl<T: ?Sized, C: Codec<T>, L> Drop for LogSendAsync<'_, T, C, L> {
-    fn drop(&mut self) {
-        self.sender.drop_wakers();
     }
 }
 

@@ -16,8 +16,7 @@ mod steps;
 mod until_quorum;
 
 use std::{
-    fmt,
-    task::{Poll, Waker},
+    task::Waker,
     time::{Duration, Instant},
 };
 
@@ -28,7 +27,7 @@ use self::{
     progress::LogProgress,
     sessions::SessionSource,
     source::{Waiting, is_past, left},
-    steps::{FarAnswer, PositionQuestion, SendStep},
+    steps::{FarAnswer, PositionQuestion, SendStep, SendTurn},
 };
 
 pub use self::{
@@ -220,14 +219,9 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     /// The errors of [`send`](Self::send).
     pub fn try_send<L: LogSource<T, C>>(&mut self, log: &mut L) -> Result<bool, LogError> {
         loop {
-            match self.poll_resume(log, Waker::noop()) {
-                Poll::Ready(resumed) => resumed?,
-                Poll::Pending => return Ok(false),
-            }
-            match self.step(log, Waiting::No)? {
-                SendStep::Sent => return Ok(true),
-                SendStep::AtEnd | SendStep::NotYet(_) => return Ok(false),
-                SendStep::Restarted => {}
+            match self.poll_some(log, (1, Waiting::No), Waker::noop())? {
+                (0, SendTurn::More) => {}
+                (sent, _) => return Ok(sent > 0),
             }
         }
     }
@@ -349,11 +343,7 @@ impl<T: ?Sized, C: Codec<T>> Default for LogSender<T, C> {
     }
 }
 
-impl<T: ?Sized, C> fmt::Debug for LogSender<T, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LogSender")
-            .field("channel", &self.channel)
-            .field("position", &self.progress.position())
-            .finish_non_exhaustive()
-    }
+ibex_core::extend::debug_fields! {
+    [T: ?Sized, C] LogSender<T, C>: |sender|
+        channel = sender.channel, position = sender.progress.position()
 }

@@ -2,7 +2,6 @@
 
 use std::{
     error::Error,
-    fmt,
     future::Future,
     pin::Pin,
     task::{Context, Poll, Waker},
@@ -201,10 +200,7 @@ impl LogTurn<'_, [u8], Raw> {
     }
 }
 
-impl<T: ?Sized, C: Codec<T>> fmt::Debug for LogTurn<'_, T, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LogTurn")
-            .field("position", &self.position)
-            .finish_non_exhaustive()
-    }
+ibex_core::extend::debug_fields! {
+    [T: ?Sized, C: Codec<T>] LogTurn<'_, T, C>: |turn|
+        position = turn.position
 }

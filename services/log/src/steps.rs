@@ -10,7 +10,7 @@ use std::{
 use ibex_core::{
     Peer, SendError, Sender, WaitError, WaitErrorKind,
     codec::Codec,
-    extend::{self, Runtime, Untyped, WakeUps, errors},
+    extend::{self, Untyped, WakeUps, errors},
 };
 
 use super::{
@@ -101,7 +101,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
             if let Poll::Ready(resumed) = self.poll_resume(log, changes.waker()) {
                 return resumed.map(|()| true);
             }
-            let has_changes = match self.runtime() {
+            let has_changes = match self.sessions.runtime() {
                 Some(runtime) if !is_past(deadline) => changes.wait(runtime, deadline),
                 _ => false,
             };
@@ -190,12 +190,6 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         }
     }
 
-    /// Returns the runtime whose turns bring what the sender waits for; `None` if the program has
-    /// to give it a session.
-    pub(super) fn runtime(&self) -> Option<&Runtime> {
-        self.sessions.runtime()
-    }
-
     /// Returns the peer in the present session.
     pub(super) fn peer(&self) -> Option<&Peer> {
         self.sessions.present()
@@ -211,11 +205,6 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     pub(super) fn far_end(&self) -> Option<String> {
         let address = self.sessions.address().map(str::to_owned);
         address.or_else(|| self.peer().map(|peer| peer.at().to_string()))
-    }
-
-    /// Returns whether the far end has not answered in the present session.
-    pub(super) fn is_unanswered(&self) -> bool {
-        self.channel.is_none()
     }
 
     /// Has `waker` called at `at`, or at once if there is no session.

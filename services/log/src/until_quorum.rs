@@ -2,7 +2,6 @@
 #![forbid(unsafe_code)]
 
 use std::{
-    fmt,
     future::Future,
     pin::Pin,
     sync::Arc,
@@ -156,10 +155,4 @@ impl Drop for UntilQuorum<'_> {
     }
 }
 
-impl fmt::Debug for UntilQuorum<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("UntilQuorum")
-            .field("lacking", &self.lacking)
-            .finish_non_exhaustive()
-    }
-}
+ibex_core::extend::debug_fields!([] UntilQuorum<'_>: |quorum| lacking = quorum.lacking);

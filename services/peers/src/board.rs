@@ -84,15 +84,13 @@ impl Board {
 
     /// Shows the peer at an address, or that there is none.
     pub(super) fn show(&self, address: &str, peer: Option<&Peer>) {
-        let mut shown = self.lock();
-        shown.failures.remove(address);
-        match peer {
-            Some(peer) => drop(shown.peers.insert(address.to_owned(), peer.clone())),
-            None => drop(shown.peers.remove(address)),
-        }
-        self.count_change();
-        drop(shown);
-        self.wake();
+        self.change(|shown| {
+            shown.failures.remove(address);
+            match peer {
+                Some(peer) => shown.peers.insert(address.to_owned(), peer.clone()),
+                None => shown.peers.remove(address),
+            };
+        });
     }
 
     /// Shows why the last attempt did not reach an address.
@@ -103,12 +101,10 @@ impl Board {
 
     /// Notes that the keeper has ended, so that nothing changes any more.
     pub(super) fn end(&self) {
-        let mut shown = self.lock();
-        shown.is_over = true;
-        shown.peers.clear();
-        self.count_change();
-        drop(shown);
-        self.wake();
+        self.change(|shown| {
+            shown.is_over = true;
+            shown.peers.clear();
+        });
     }
 
     /// Has all that wait look again.
@@ -116,17 +112,19 @@ impl Board {
         self.runtime.wake_at(&self.waiters);
     }
 
-    fn count_change(&self) {
+    fn change(&self, act: impl FnOnce(&mut Shown)) {
+        let mut shown = self.lock();
+        act(&mut shown);
         self.version.fetch_add(1, Ordering::Relaxed);
+        drop(shown);
+        self.wake();
     }
 
     // ---- Reading by the program ------------------------------------------------------
 
     pub(super) fn connected(&self) -> Vec<Peer> {
-        if fork::is_child() {
-            return Vec::new();
-        }
-        self.lock().distinct()
+        let shown = self.unless_child();
+        shown.map_or_else(Vec::new, |shown| shown.distinct())
     }
 
     /// Returns the number of the changes so far. The slot's barriers order the check of a waiter
@@ -144,7 +142,7 @@ impl Board {
 
     /// Returns whether the keeping has ended.
     pub(super) fn is_over(&self) -> bool {
-        fork::is_child() || self.lock().is_over
+        self.unless_child().is_none_or(|shown| shown.is_over)
     }
 
     /// Returns the texts of the last failures, of the first `most` addresses. Each names its address.
@@ -154,51 +152,12 @@ impl Board {
     }
 
     pub(super) fn dropped(&self) -> u64 {
-        match fork::is_child() {
-            true => 0,
-            false => self.lock().dropped,
-        }
+        self.unless_child().map_or(0, |shown| shown.dropped)
     }
 
     /// Returns why the last attempt did not reach an address, if it did not.
     pub(super) fn failure(&self, address: &str) -> Option<String> {
-        match fork::is_child() {
-            true => None,
-            false => self.lock().failures.get(address).cloned(),
-        }
-    }
-
-    /// Returns the next peer at `address` after `ended`, whose end the keeper may not have seen.
-    pub(super) fn next_peer(
-        &self,
-        address: &str,
-        ended: Option<&Peer>,
-        patience: Patience,
-    ) -> BoardPoll<Peer> {
-        self.wait(patience, || self.check_for(address, ended))
-    }
-
-    pub(super) fn next_event(&self, patience: Patience) -> Option<PeersEvent> {
-        self.wait(patience, || self.check_event()).flatten()
-    }
-
-    /// Polls for the peer that [`next_peer`](Self::next_peer) waits for.
-    pub(super) fn poll_peer(
-        &self,
-        address: &str,
-        ended: Option<&Peer>,
-        held: &mut Option<Ticket>,
-        waker: &Waker,
-    ) -> Poll<Option<Peer>> {
-        self.poll(held, waker, || self.check_for(address, ended))
-    }
-
-    pub(super) fn poll_event(
-        &self,
-        held: &mut Option<Ticket>,
-        waker: &Waker,
-    ) -> Poll<Option<PeersEvent>> {
-        self.poll(held, waker, || self.check_event())
+        self.unless_child()?.failures.get(address).cloned()
     }
 
     /// Takes back the ticket that a poll left.
@@ -235,7 +194,8 @@ impl Board {
         self.runtime.poll_at(&self.waiters, held, waker, check)
     }
 
-    fn check_for(&self, address: &str, ended: Option<&Peer>) -> BoardPoll<Peer> {
+    /// Looks for the next peer at `address` after `ended`, whose end the keeper may not have seen.
+    pub(super) fn check_for(&self, address: &str, ended: Option<&Peer>) -> BoardPoll<Peer> {
         let shown = self.lock();
         let has_ended = |peer: &&Peer| ended.is_some_and(|ended| ended.is_same_session(peer));
         let is_there = |peer: &&Peer| !has_ended(peer) && !extend::is_ending(peer);
@@ -245,7 +205,7 @@ impl Board {
         }
     }
 
-    fn check_event(&self) -> BoardPoll<PeersEvent> {
+    pub(super) fn check_event(&self) -> BoardPoll<PeersEvent> {
         let mut shown = self.lock();
         match shown.events.pop_front() {
             Some(event) => Some(Some(event)),
@@ -255,6 +215,11 @@ impl Board {
 
     fn lock(&self) -> MutexGuard<'_, Shown> {
         lock(&self.shown)
+    }
+
+    /// `None` in a forked child, in which nobody may ever let go of the lock.
+    fn unless_child(&self) -> Option<MutexGuard<'_, Shown>> {
+        (!fork::is_child()).then(|| self.lock())
     }
 }
 

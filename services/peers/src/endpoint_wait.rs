@@ -7,82 +7,50 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex_core::extend::{WakeUps, parking::Ticket};
+use ibex_core::extend::{
+    WakeUps,
+    parking::{self, Ticket},
+};
 
 use super::{
     alarms::AlarmKey,
-    endpoints::{ChosenEndpoint, Endpoints, NoEndpoint, PeerEndpoint, soonest},
+    endpoints::{ChosenEndpoint, Endpoints, NoEndpoint, PeerEndpoint},
+    inbox::Inbox,
     tried::Tried,
 };
 
-/// A wait for an endpoint. Dropping the future changes nothing.
-pub struct EndpointWait<'a, T> {
-    endpoints: &'a Endpoints<T>,
-    tried: &'a mut Tried,
-    deadline: Option<Instant>,
-    /// The task's place among those that wait at the board.
-    held: Option<Ticket>,
-    alarm: HeldAlarm<'a, T>,
-}
-
 /// An alarm of a task, which is taken back when it is dropped.
-struct HeldAlarm<'a, T> {
-    endpoints: &'a Endpoints<T>,
+struct HeldAlarm<'a> {
+    inbox: &'a Inbox,
     held: Option<AlarmKey>,
 }
 
-impl<'a, T> EndpointWait<'a, T> {
-    pub(super) fn new(
-        endpoints: &'a Endpoints<T>,
+impl<T> Endpoints<T> {
+    /// Waits as [`choose`](Self::choose) does, for a task. Dropping the future changes nothing.
+    pub fn choose_async<'a>(
+        &'a self,
         tried: &'a mut Tried,
         deadline: Option<Instant>,
-    ) -> Self {
-        Self {
-            endpoints,
-            tried,
-            deadline,
-            held: None,
-            alarm: HeldAlarm::new(endpoints),
-        }
-    }
-}
-
-impl<T> Future for EndpointWait<'_, T> {
-    type Output = Result<ChosenEndpoint<T>, NoEndpoint>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.get_mut();
-        let (endpoints, waker) = (this.endpoints, context.waker());
-        loop {
-            let (tried, held) = (&mut *this.tried, &mut this.held);
-            let polled = endpoints.board.poll(held, waker, || endpoints.check(tried));
-            let Poll::Ready(found) = polled else {
-                break;
-            };
-            if let Some(result) = endpoints.result(Some(found)) {
-                return Poll::Ready(result);
+    ) -> impl Future<Output = Result<ChosenEndpoint<T>, NoEndpoint>> + use<'a, T> {
+        let mut alarm = HeldAlarm::new(&self.inbox);
+        let poll = move |held: &mut Option<Ticket>, context: &mut Context<'_>| {
+            let waker = context.waker();
+            while let Poll::Ready(found) = self.board.poll(held, waker, || self.check(tried)) {
+                if let Some(result) = self.result(Some(found)) {
+                    return Poll::Ready(result);
+                }
             }
-        }
-        if this
-            .deadline
-            .is_some_and(|deadline| Instant::now() >= deadline)
-        {
-            return Poll::Ready(Err(NoEndpoint::Late));
-        }
-        if let Some(at) = soonest(this.deadline, this.tried.pause_until()) {
-            this.alarm.set(at, waker);
-        }
-        Poll::Pending
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Poll::Ready(Err(NoEndpoint::Late));
+            }
+            if let Some(at) = deadline.into_iter().chain(tried.pause_until()).min() {
+                alarm.set(at, waker);
+            }
+            Poll::Pending
+        };
+        parking::future(None, poll, |held| self.board.leave(held))
     }
-}
 
-impl<T> Drop for EndpointWait<'_, T> {
-    fn drop(&mut self) {
-        self.endpoints.board.leave(&mut self.held);
-    }
-}
-
-impl<T> Endpoints<T> {
     /// Runs a future on the calling thread.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         WakeUps::block_on(self.board.runtime(), future)
@@ -91,7 +59,7 @@ impl<T> Endpoints<T> {
     /// Polls a call until it is ready or the time `at` has come; `None` if that came first. Once the
     /// keeping has ended, the time may not come.
     pub async fn until<F: Future>(&self, at: Instant, mut call: Pin<&mut F>) -> Option<F::Output> {
-        let mut alarm = HeldAlarm::new(self);
+        let mut alarm = HeldAlarm::new(&self.inbox);
         poll_fn(|context| {
             if let Poll::Ready(output) = call.as_mut().poll(context) {
                 return Poll::Ready(Some(output));
@@ -117,7 +85,7 @@ impl<T> Endpoints<T> {
         if self.is_open(endpoint) == Some(true) {
             return Some(call.await);
         }
-        let (mut call, mut alarm) = (pin!(call), HeldAlarm::new(self));
+        let (mut call, mut alarm) = (pin!(call), HeldAlarm::new(&self.inbox));
         poll_fn(|context| {
             if let Poll::Ready(output) = call.as_mut().poll(context) {
                 return Poll::Ready(Some(output));
@@ -142,14 +110,13 @@ impl<T> Endpoints<T> {
     }
 }
 
-impl<'a, T> HeldAlarm<'a, T> {
-    fn new(endpoints: &'a Endpoints<T>) -> Self {
-        let held = None;
-        Self { endpoints, held }
+impl<'a> HeldAlarm<'a> {
+    fn new(inbox: &'a Inbox) -> Self {
+        Self { inbox, held: None }
     }
 
     fn set(&mut self, at: Instant, waker: &Waker) {
-        self.endpoints.wake_at(&mut self.held, at, waker);
+        self.inbox.wake_at(&mut self.held, at, waker);
     }
 
     /// Sets an alarm that sounds after `pause`, unless one does before.
@@ -160,9 +127,9 @@ impl<'a, T> HeldAlarm<'a, T> {
     }
 }
 
-impl<T> Drop for HeldAlarm<'_, T> {
+impl Drop for HeldAlarm<'_> {
     fn drop(&mut self) {
-        self.endpoints.leave_alarm(&mut self.held);
+        self.inbox.alarms.leave(&mut self.held);
     }
 }
 

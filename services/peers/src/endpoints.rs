@@ -11,19 +11,16 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
-    task::Waker,
     time::Instant,
 };
 
 use ibex_core::{
     Peer,
-    extend::{fork, lock, parking::Patience},
+    extend::{fork, lock},
 };
 
 use super::{
-    alarms::AlarmKey,
     board::{Board, BoardPoll},
-    endpoint_wait::EndpointWait,
     inbox::Inbox,
     tried::Tried,
 };
@@ -34,7 +31,7 @@ pub use self::endpoint::{ChosenEndpoint, PeerEndpoint};
 /// The connected peers of [`Peers`](super::Peers), each with a handle of type `T`.
 pub struct Endpoints<T> {
     pub(super) board: Arc<Board>,
-    inbox: Arc<Inbox>,
+    pub(super) inbox: Arc<Inbox>,
     open: Box<dyn Fn(&Peer) -> T + Send + Sync>,
     is_open: fn(&T) -> Option<bool>,
     /// Nothing is called while it is locked: handles have wakers called, which may make calls.
@@ -108,29 +105,11 @@ impl<T> Endpoints<T> {
         tried: &mut Tried,
         deadline: Option<Instant>,
     ) -> Result<ChosenEndpoint<T>, NoEndpoint> {
-        loop {
-            let mut found = self.check(tried);
-            if found.is_none() {
-                let patience = Patience::Until(soonest(deadline, tried.pause_until()));
-                found = self.board.wait(patience, || self.check(tried));
-            }
-            match self.result(found) {
-                Some(result) => return result,
-                None if deadline.is_some_and(|deadline| Instant::now() >= deadline) => {
-                    return Err(NoEndpoint::Late);
-                }
-                None => {}
-            }
+        let found = self.check(tried);
+        match self.result(found) {
+            Some(result) => result,
+            None => self.block_on(self.choose_async(tried, deadline)),
         }
-    }
-
-    /// Waits as [`choose`](Self::choose) does, for a task.
-    pub fn choose_async<'a>(
-        &'a self,
-        tried: &'a mut Tried,
-        deadline: Option<Instant>,
-    ) -> EndpointWait<'a, T> {
-        EndpointWait::new(self, tried, deadline)
     }
 
     /// Chooses a second endpoint for a call that is under way at `first`: another peer, which serves
@@ -357,16 +336,6 @@ impl<T> Endpoints<T> {
         drop((all, before));
     }
 
-    /// Has `waker` called at `at`, in place of the alarm `held`.
-    pub(super) fn wake_at(&self, held: &mut Option<AlarmKey>, at: Instant, waker: &Waker) {
-        self.inbox.wake_at(held, at, waker);
-    }
-
-    /// Takes an alarm back.
-    pub(super) fn leave_alarm(&self, held: &mut Option<AlarmKey>) {
-        self.inbox.alarms.leave(held);
-    }
-
     /// Returns the words of a call that waits for a peer in vain.
     pub fn missing(&self) -> String {
         let failures = self.board.failures(MOST_FAILURES);
@@ -399,11 +368,6 @@ impl Drop for Refresh<'_> {
         self.is_under_way.store(false, Ordering::Relaxed);
         self.board.wake();
     }
-}
-
-/// Returns the sooner of two times, of which each may be never.
-pub(super) fn soonest(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
-    one.into_iter().chain(other).min()
 }
 
 /// The first in the order of preference: the peer serves calls.

@@ -131,12 +131,12 @@ impl PeersEvents {
     /// Returns the next event, if there is one. Under [`Driver::Caller`](ibex_core::Driver::Caller) it
     /// runs a turn first.
     pub fn try_next(&mut self) -> Option<PeersEvent> {
-        self.board.next_event(Patience::None)
+        self.next_with(Patience::None)
     }
 
     /// The next event; `None` if none came within `timeout`, or none will.
     pub fn next_timeout(&mut self, timeout: Duration) -> Option<PeersEvent> {
-        self.board.next_event(Patience::at_most(timeout))
+        self.next_with(Patience::at_most(timeout))
     }
 
     /// Waits for the next event in a task; `None` if none will come. Dropping the future loses no
@@ -152,7 +152,13 @@ impl PeersEvents {
     /// Polls for the next event; `None` if none will come. The handle keeps the waker of the last
     /// poll until an event comes, or it is dropped.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<PeersEvent>> {
-        self.board.poll_event(&mut self.held, context.waker())
+        let check = || self.board.check_event();
+        self.board.poll(&mut self.held, context.waker(), check)
+    }
+
+    fn next_with(&self, patience: Patience) -> Option<PeersEvent> {
+        let next = self.board.wait(patience, || self.board.check_event());
+        next.flatten()
     }
 
     pub(super) fn leave(&mut self) {
@@ -171,7 +177,7 @@ impl Iterator for PeersEvents {
     type Item = PeersEvent;
 
     fn next(&mut self) -> Option<PeersEvent> {
-        self.board.next_event(Patience::FOREVER)
+        self.next_with(Patience::FOREVER)
     }
 }
 
@@ -188,13 +194,7 @@ impl Drop for PeersEvents {
     }
 }
 
-impl fmt::Debug for PeersEvents {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PeersEvents")
-            .field("dropped", &self.dropped())
-            .finish_non_exhaustive()
-    }
-}
+ibex_core::extend::debug_fields!([] PeersEvents: |events| dropped = events.dropped());
 
 /// Returns how long it is until then, in words.
 fn time_left(at: Instant) -> String {

@@ -17,7 +17,7 @@ use crate::addresses::DiscoveryError;
 /// Events for the keeper. A thread that leaves events never waits for the keeper.
 #[derive(Default)]
 pub(super) struct Inbox {
-    changes: Arc<ReadySet<Changes>>,
+    pub(super) changes: Arc<ReadySet<Changes>>,
     /// The waiting place of the thread that asks the discovery, which is to stop.
     discovery: WaitSlot,
     is_stopped: AtomicBool,
@@ -41,20 +41,11 @@ pub(super) enum Changes {
 }
 
 impl Inbox {
-    pub(super) fn tell(&self, changes: Changes) {
-        self.changes.push(changes);
-    }
-
     /// Has the keeper's thread call `waker` at `at`, in place of the alarm `held`.
     pub(super) fn wake_at(&self, held: &mut Option<AlarmKey>, at: Instant, waker: &Waker) {
         if self.alarms.set(held, at, waker) {
-            self.tell(Changes::Alarm);
+            self.changes.push(Changes::Alarm);
         }
-    }
-
-    /// Returns a waker that leaves the event that `make` makes.
-    pub(super) fn waker(&self, make: impl Fn() -> Changes + Send + Sync + 'static) -> Waker {
-        self.changes.waker(make)
     }
 
     /// Returns the next event; `None` when `due` has come, or at once after the stop.

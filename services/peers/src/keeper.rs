@@ -17,7 +17,6 @@ use ibex_core::{
 use super::{
     Board, Changes, Inbox, PeersEvent,
     schedule::{DuePlace, Schedule},
-    watch_close,
 };
 use crate::addresses::{Discovery, DiscoveryError};
 
@@ -132,8 +131,11 @@ impl Keeper {
     }
 
     pub(super) fn run(mut self) {
-        let waker = self.inbox.waker(|| Changes::Closed);
-        watch_close(self.board.runtime(), &mut self.close, &waker);
+        let waker = self.inbox.changes.waker(|| Changes::Closed);
+        let closed = self.board.runtime().poll_closed(&mut self.close, &waker);
+        if closed.is_ready() {
+            waker.wake();
+        }
         while !self.inbox.is_stopped() {
             match self.inbox.next(self.next_due()) {
                 Some(Changes::Found(addresses)) => self.found(addresses),
@@ -254,7 +256,10 @@ impl Keeper {
             return;
         };
         let dialed = address.to_owned();
-        let waker = self.inbox.waker(move || Changes::Dialed(dialed.clone()));
+        let waker = self
+            .inbox
+            .changes
+            .waker(move || Changes::Dialed(dialed.clone()));
         if let Poll::Ready(outcome) = connecting.poll(&waker, || ()) {
             self.dialed(address, outcome);
         }
@@ -332,7 +337,10 @@ impl Keeper {
             kept.place = AddressState::Connected(KeptSession {
                 peer: peer.clone(),
                 since: Instant::now(),
-                waker: self.inbox.waker(move || Changes::Changed(changed.clone())),
+                waker: self
+                    .inbox
+                    .changes
+                    .waker(move || Changes::Changed(changed.clone())),
                 ended: None,
                 drains: None,
             });
@@ -414,7 +422,7 @@ pub(super) fn ask(mut discovery: Box<dyn Discovery>, inbox: &Inbox) {
         let pause = match answer.unwrap_or_else(|_| Err("it panicked".into())) {
             Ok(found) => {
                 failures = 0;
-                inbox.tell(Changes::Found(found.addresses));
+                inbox.changes.push(Changes::Found(found.addresses));
                 match found.again_in {
                     Some(pause) => pause,
                     None => return,
@@ -423,7 +431,9 @@ pub(super) fn ask(mut discovery: Box<dyn Discovery>, inbox: &Inbox) {
             Err(error) => {
                 failures += 1;
                 let pause = BACK_OFF.pause(failures);
-                inbox.tell(Changes::NotFound(error, Instant::now() + pause));
+                inbox
+                    .changes
+                    .push(Changes::NotFound(error, Instant::now() + pause));
                 pause
             }
         };

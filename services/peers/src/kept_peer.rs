@@ -44,15 +44,17 @@ impl KeptPeer {
     pub fn next_until(&mut self, deadline: Option<Instant>) -> BoardPoll<Peer> {
         let ended = self.last.as_ref().filter(|_| self.is_over);
         let patience = Patience::Until(deadline);
-        let next = self.board.next_peer(&self.address, ended, patience)?;
+        let next = self
+            .board
+            .wait(patience, || self.board.check_for(&self.address, ended))?;
         Some(self.hand_out(next))
     }
 
     /// Polls for the session to go on in. `None` says that the keeping has ended.
     pub fn poll_next(&mut self, waker: &Waker) -> Poll<Option<Peer>> {
         let ended = self.last.as_ref().filter(|_| self.is_over);
-        let (address, held) = (&self.address, &mut self.held);
-        let next = ready!(self.board.poll_peer(address, ended, held, waker));
+        let check = || self.board.check_for(&self.address, ended);
+        let next = ready!(self.board.poll(&mut self.held, waker, check));
         Poll::Ready(self.hand_out(next))
     }
 

@@ -21,13 +21,12 @@ mod schedule;
 mod tried;
 
 use std::{
-    fmt, mem,
+    mem,
     sync::Arc,
-    task::Waker,
     time::{Duration, Instant},
 };
 
-use ibex_core::extend::{fork, parking::Ticket, threads};
+use ibex_core::extend::{fork, threads};
 
 use self::{
     board::Board,
@@ -52,7 +51,6 @@ pub mod discovery {
 /// What a crate needs that opens something with each of several kept peers, as calls and logs do.
 pub mod extend {
     pub use super::{
-        endpoint_wait::EndpointWait,
         endpoints::{ChosenEndpoint, Endpoints, NoEndpoint, PeerEndpoint},
         kept_peer::KeptPeer,
         tried::Tried,
@@ -158,25 +156,17 @@ impl KeepConnected for Node {
         discovery: impl Into<Box<dyn Discovery>>,
     ) -> Result<Peers, ConnectError> {
         check_fork(self)?;
-        let board = Arc::new(Board::new(runtime(self).clone()));
-        let inbox = Arc::<Inbox>::default();
-        let connector = connector(self);
         // From here on, an error drops `peers`, which stops what has begun.
         let peers = Peers {
-            board,
-            inbox,
-            connector: connector.clone(),
+            board: Arc::new(Board::new(runtime(self).clone())),
+            inbox: Arc::default(),
+            connector: connector(self),
         };
-        let asking = peers.inbox.clone();
-        let keeper = Keeper::new(
-            self.id(),
-            connector,
-            peers.board.clone(),
-            peers.inbox.clone(),
-        );
+        let (board, inbox) = (peers.board.clone(), peers.inbox.clone());
+        let keeper = Keeper::new(self.id(), peers.connector.clone(), board, inbox.clone());
         threads::spawn("ibex-peers", move || keeper.run()).map_err(errors::no_thread)?;
         let discovery = discovery.into();
-        let ask = move || keeper::ask(discovery, &asking);
+        let ask = move || keeper::ask(discovery, &inbox);
         threads::spawn("ibex-discover", ask).map_err(errors::no_thread)?;
         Ok(peers)
     }
@@ -254,17 +244,4 @@ impl Drop for Peers {
     }
 }
 
-impl fmt::Debug for Peers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Peers")
-            .field("connected", &self.connected())
-            .finish_non_exhaustive()
-    }
-}
-
-/// Has the keeper told of the node's end; it is ready if that has come.
-fn watch_close(runtime: &ibex_core::extend::Runtime, wait: &mut Option<Ticket>, waker: &Waker) {
-    if runtime.poll_closed(wait, waker).is_ready() {
-        waker.wake_by_ref();
-    }
-}
+ibex_core::extend::debug_fields!([] Peers: |peers| connected = peers.connected());

@@ -20,8 +20,8 @@ use std::{
 pub(super) struct Schedule {
     /// The addresses by their failures in a row, up to the most that are told apart.
     levels: [BTreeSet<(Instant, u64, String)>; LEVELS],
-    first: Pace,
-    again: Pace,
+    /// Of first attempts, and of repeated ones.
+    paces: [Pace; 2],
     /// Draws the order of those that are due at the same time.
     drawn: RandomState,
 }
@@ -44,8 +44,7 @@ impl Schedule {
     pub(super) fn new(now: Instant) -> Self {
         Self {
             levels: Default::default(),
-            first: Pace::new(FIRST_ATTEMPTS, now),
-            again: Pace::new(REPEATED_ATTEMPTS, now),
+            paces: [FIRST_ATTEMPTS, REPEATED_ATTEMPTS].map(|most| Pace::new(most, now)),
             drawn: RandomState::new(),
         }
     }
@@ -70,7 +69,8 @@ impl Schedule {
         let firsts = self.levels.iter().enumerate();
         let due = firsts.filter_map(|(level, addresses)| {
             let (at, ..) = addresses.first()?;
-            Some(self.pace(level).free_at().map_or(*at, |free| free.max(*at)))
+            let free = self.paces[level.min(1)].free_at();
+            Some(free.map_or(*at, |free| free.max(*at)))
         });
         due.min()
     }
@@ -79,22 +79,12 @@ impl Schedule {
     pub(super) fn take_due(&mut self, now: Instant) -> Vec<String> {
         let mut due = Vec::new();
         for (level, addresses) in self.levels.iter_mut().enumerate() {
-            let pace = match level {
-                0 => &mut self.first,
-                _ => &mut self.again,
-            };
+            let pace = &mut self.paces[level.min(1)];
             while addresses.first().is_some_and(|(at, ..)| *at <= now) && pace.begin(now) {
                 due.extend(addresses.pop_first().map(|(.., address)| address));
             }
         }
         due
-    }
-
-    fn pace(&self, level: usize) -> &Pace {
-        match level {
-            0 => &self.first,
-            _ => &self.again,
-        }
     }
 
     fn entry(&self, address: &str, place: DuePlace) -> (Instant, u64, String) {

@@ -16,10 +16,12 @@
 //! - [`Counted`] and [`Rounded`]: counts and times, as logs and errors tell them.
 //! - [`call_foreign`]: calls of a program's code on threads of ibex.
 //! - [`debug_as_display`](crate::debug_as_display!): errors whose `Debug` is their `Display`.
+//! - [`debug_fields`](crate::debug_fields!): a `Debug` that shows some of a value.
 
 mod address;
 mod back_off;
 mod debug_as_display;
+mod debug_fields;
 mod escaped;
 mod fabric;
 mod foreign;

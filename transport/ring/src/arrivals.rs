@@ -19,7 +19,6 @@
 //! [give their memory back](ArrivalWriter::rest).
 
 use std::cell::Cell;
-use std::fmt;
 use std::mem::MaybeUninit;
 use std::ops::Deref;
 
@@ -317,37 +316,13 @@ unsafe impl<T: Send> Sync for ArrivalQueue<T> {}
 // SAFETY: as for `Sync`.
 unsafe impl<T: Send> Send for ArrivalQueue<T> {}
 
-impl<T> fmt::Debug for ArrivalWriter<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ArrivalWriter")
-            .field("published", &self.published)
-            .finish_non_exhaustive()
-    }
-}
+ibex_base::debug_fields!([T] ArrivalWriter<T>: |writer| published = writer.published);
 
-impl<T> fmt::Debug for Vacancy<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Vacancy")
-            .field("published", &self.published)
-            .finish_non_exhaustive()
-    }
-}
+ibex_base::debug_fields!([T] Vacancy<'_, T>: |vacancy| published = vacancy.published);
 
-impl<T> fmt::Debug for ArrivalReader<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ArrivalReader")
-            .field("completed", &self.completed)
-            .finish_non_exhaustive()
-    }
-}
+ibex_base::debug_fields!([T] ArrivalReader<T>: |reader| completed = reader.completed);
 
-impl<T> fmt::Debug for ArrivalRetirer<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ArrivalRetirer")
-            .field("retired", &self.retired)
-            .finish_non_exhaustive()
-    }
-}
+ibex_base::debug_fields!([T] ArrivalRetirer<T>: |retirer| retired = retirer.retired);
 
 #[cfg(all(test, not(loom)))]
 mod tests;

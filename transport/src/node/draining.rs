@@ -6,7 +6,6 @@
 #![forbid(unsafe_code)]
 
 use std::{
-    fmt,
     sync::{Arc, Weak, atomic::Ordering},
     task::Waker,
 };
@@ -168,10 +167,4 @@ impl NodeState {
     }
 }
 
-impl fmt::Debug for Draining {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Draining")
-            .field("is_draining", &self.is_draining)
-            .finish_non_exhaustive()
-    }
-}
+ibex_base::debug_fields!([] Draining: |draining| is_draining = draining.is_draining);

@@ -6,7 +6,7 @@
 
 use std::{
     collections::VecDeque,
-    fmt, mem,
+    mem,
     sync::{Arc, Condvar, OnceLock, PoisonError, atomic::Ordering},
     time::Duration,
 };
@@ -261,13 +261,7 @@ impl NodeState {
     }
 }
 
-impl fmt::Debug for NodeState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NodeState")
-            .field("config", &self.config)
-            .finish_non_exhaustive()
-    }
-}
+ibex_base::debug_fields!([] NodeState: |state| config = state.config);
 
 /// Number of free buffers that are kept for large messages that peers write. Registering a buffer
 /// takes longer than the transfer into it. A stream of messages has several buffers in use, which

@@ -15,7 +15,7 @@
 //!    as mail and rings the other's bell.
 
 use std::{
-    fmt, io, mem,
+    io, mem,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{Arc, MutexGuard, OnceLock, Weak, atomic::Ordering},
     task::Waker,
@@ -471,10 +471,4 @@ fn begin_turn() -> Option<RunningTurn> {
     cfg!(test).then(RunningTurn::begin)
 }
 
-impl fmt::Debug for EventLoop {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EventLoop")
-            .field("id", &self.id)
-            .finish_non_exhaustive()
-    }
-}
+ibex_base::debug_fields!([] EventLoop: |events| id = events.id);

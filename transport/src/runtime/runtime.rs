@@ -1,7 +1,7 @@
 //! The runtime of a node: its engines and their common state.
 
 use std::{
-    fmt, io,
+    io,
     ops::Deref,
     os::fd::BorrowedFd,
     sync::{Arc, atomic::Ordering},
@@ -362,10 +362,4 @@ impl Runtime {
     }
 }
 
-impl fmt::Debug for Runtime {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Runtime")
-            .field("config", &self.config)
-            .finish_non_exhaustive()
-    }
-}
+ibex_base::debug_fields!([] Runtime: |runtime| config = runtime.config);

@@ -3,15 +3,14 @@
 #![forbid(unsafe_code)]
 
 use std::{
-    collections::VecDeque,
     future::Future,
     pin::pin,
-    sync::{Arc, Weak},
-    task::{Context, Poll, Wake, Waker},
+    sync::Arc,
+    task::{Context, Poll, Waker},
     time::Instant,
 };
 
-use ibex_ring::parking::{AtSlot, ReadySet, Ticket, Wakers};
+use ibex_ring::parking::{self, AtSlot, ReadySet, Ticket, Wakers};
 
 use super::{PollTarget, Runtime};
 
@@ -36,7 +35,7 @@ impl WakeUps {
     pub fn new() -> Self {
         let set = Arc::<ReadySet<()>>::default();
         Self {
-            waker: Waker::from(Arc::new(SharedWakeUps(Arc::downgrade(&set)))),
+            waker: parking::waker_of(Arc::downgrade(&set), leave_one),
             set,
             held: None,
         }
@@ -94,18 +93,10 @@ impl WakeUps {
 }
 
 /// Leaves an item unless there is one, so that a source that wakes often adds none.
-struct SharedWakeUps(Weak<ReadySet<()>>);
-
-impl Wake for SharedWakeUps {
-    fn wake(self: Arc<Self>) {
-        let Some(set) = self.0.upgrade() else {
-            return;
-        };
-        let mut wakers = Wakers::new();
-        let leave_one = |items: &mut VecDeque<()>| items.resize(1, ());
-        set.change(leave_one, &mut wakers);
-        wakers.wake();
-    }
+fn leave_one(set: &Arc<ReadySet<()>>) {
+    let mut wakers = Wakers::new();
+    set.change(|items| items.resize(1, ()), &mut wakers);
+    wakers.wake();
 }
 
 #[cfg(test)]

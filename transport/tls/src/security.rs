@@ -1,6 +1,5 @@
 //! A node's security settings.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -167,16 +166,13 @@ impl Security {
     }
 }
 
-/// Omits secrets.
-impl fmt::Debug for Security {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Security")
-            .field("source", &self.source)
-            .field("authorize", &self.authorize.is_some())
-            .field("expect", &self.expect.is_some())
-            .field("encryption", &self.encryption)
-            .field("trusts_authenticated", &self.trusts_authenticated)
-            .field("max_session_age", &self.max_session_age)
-            .finish_non_exhaustive()
-    }
+// Omits secrets.
+ibex_base::debug_fields! {
+    [] Security: |security|
+        source = security.source,
+        authorize = security.authorize.is_some(),
+        expect = security.expect.is_some(),
+        encryption = security.encryption,
+        trusts_authenticated = security.trusts_authenticated,
+        max_session_age = security.max_session_age,
 }

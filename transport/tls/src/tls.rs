@@ -1,6 +1,5 @@
 //! A TLS connection.
 
-use std::fmt;
 use std::sync::Arc;
 
 use ibex_base::tls::{
@@ -272,15 +271,10 @@ impl TlsConnection for Tls {
     }
 }
 
-/// Without anything that is inside.
-impl fmt::Debug for Tls {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tls")
-            .field("method", &self.method)
-            .field("is_handshaking", &self.is_handshaking)
-            .field("is_ended", &self.is_ended)
-            .finish_non_exhaustive()
-    }
+// Without anything that is inside.
+ibex_base::debug_fields! {
+    [] Tls: |tls|
+        method = tls.method, is_handshaking = tls.is_handshaking, is_ended = tls.is_ended
 }
 
 /// The call that both kinds of connection have.

@@ -77,16 +77,15 @@ impl<T: ?Sized, C> Group<T, C> {
         let stopwatch = Stopwatch::start(self.ack_waits.as_ref());
         parking::future(
             self,
-            move |Group {
-                      group, template, ..
-                  },
-                  context| {
-                let answer = group.poll_acknowledged(context.waker(), sequence, quorum);
+            move |group, context| {
+                let answer = group
+                    .group
+                    .poll_acknowledged(context.waker(), sequence, quorum);
                 if let (Poll::Ready(Ok(_)), Some(stopwatch)) = (&answer, &stopwatch) {
                     stopwatch.record();
                 }
                 answer.map_err(|failure| {
-                    WaitError::of_quorum(template.name(), sequence, quorum, failure)
+                    WaitError::of_quorum(group.template.name(), sequence, quorum, failure)
                 })
             },
             |group| group.group.leave_waits(),

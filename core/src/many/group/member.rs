@@ -82,20 +82,15 @@ impl MemberLost {
 
 impl fmt::Display for MemberLost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            peer,
-            joined_after,
-            counts,
-            reason,
-            ..
-        } = self;
+        let (peer, counts) = (&self.peer, &self.counts);
         write!(
             f,
             "{peer} is no member any more; it joined with message {} and acknowledged up to {} of \
-             {}: {reason}",
-            joined_after + 1,
+             {}: {}",
+            self.joined_after + 1,
             counts.acknowledged,
-            counts.sent
+            counts.sent,
+            self.reason
         )
     }
 }

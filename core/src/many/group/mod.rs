@@ -1,6 +1,6 @@
 //! Groups: one sender for several peers, as from a primary to its replicas.
 
-use std::{fmt, marker::PhantomData, sync::Arc, time::Duration};
+use std::{marker::PhantomData, sync::Arc, time::Duration};
 
 use ibex_codec::Codec;
 use ibex_ring::parking::Patience;
@@ -307,12 +307,9 @@ impl<T: ?Sized, C> Group<T, C> {
     }
 }
 
-impl<T: ?Sized, C> fmt::Debug for Group<T, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Group")
-            .field("channel", &self.template.name())
-            .field("members", &self.group.members().count())
-            .field("sent", &self.sent())
-            .finish_non_exhaustive()
-    }
+ibex_base::debug_fields! {
+    [T: ?Sized, C] Group<T, C>: |group|
+        channel = group.template.name(),
+        members = group.group.members().count(),
+        sent = group.sent(),
 }

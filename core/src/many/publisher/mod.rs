@@ -4,14 +4,14 @@ use std::{
     fmt,
     marker::PhantomData,
     sync::{Arc, MutexGuard, Weak},
-    task::{Wake, Waker},
+    task::Waker,
     thread,
     time::Duration,
 };
 
 use ibex_base::fork::{self, UsedAfterFork};
 use ibex_codec::Codec;
-use ibex_ring::parking::{Claimed, Patience};
+use ibex_ring::parking::{self, Claimed, Patience};
 use ibex_transport::{
     channel::{SendGroup, WaitingTask, WhenFull},
     node::TakenName,
@@ -111,22 +111,12 @@ struct Topic {
     waker: Waker,
 }
 
-struct TopicWaker(Weak<Topic>);
-
-impl Wake for TopicWaker {
-    fn wake(self: Arc<Self>) {
-        if let Some(topic) = self.0.upgrade() {
-            topic.run_claimed();
-        }
-    }
-}
-
 impl Topic {
     fn new(subscriptions: Subscriptions) -> Arc<Self> {
         Arc::new_cyclic(|topic: &Weak<Self>| Self {
             waiting: Arc::clone(subscriptions.group.waiting()),
             subscriptions: Claimed::new(subscriptions),
-            waker: Waker::from(Arc::new(TopicWaker(topic.clone()))),
+            waker: parking::waker_of(topic.clone(), |topic| topic.run_claimed()),
         })
     }
 

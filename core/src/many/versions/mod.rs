@@ -1,7 +1,7 @@
 //! Two versions of a message type on one channel, for programs that are updated one after
 //! the other.
 
-use std::{fmt, marker::PhantomData, time::Duration};
+use std::{marker::PhantomData, time::Duration};
 
 use ibex_codec::Codec;
 use ibex_ring::parking::Patience;
@@ -349,18 +349,6 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedReceiver<N, O, C> {
         }
     }
 
-    /// Messages handed out so far.
-    #[must_use]
-    pub fn received(&self) -> u64 {
-        self.handle.counters().received
-    }
-
-    /// Messages up to the first that is still held.
-    #[must_use]
-    pub fn released(&self) -> u64 {
-        self.handle.counters().released
-    }
-
     /// Returns all four counters; see [`Receiver::counts`].
     #[must_use]
     pub fn counts(&self) -> Counts {
@@ -388,18 +376,12 @@ fn fingerprint<T: ?Sized, C: Codec<T>>() -> [u8; 16] {
     C::schema().fingerprint.0
 }
 
-impl<N: ?Sized, O: ?Sized, C> fmt::Debug for VersionedSender<N, O, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("VersionedSender")
-            .field("handle", &self.handle)
-            .finish_non_exhaustive()
-    }
+ibex_base::debug_fields! {
+    [N: ?Sized, O: ?Sized, C] VersionedSender<N, O, C>: |sender|
+        handle = sender.handle
 }
 
-impl<N: ?Sized, O: ?Sized, C> fmt::Debug for VersionedReceiver<N, O, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("VersionedReceiver")
-            .field("handle", &self.handle)
-            .finish_non_exhaustive()
-    }
+ibex_base::debug_fields! {
+    [N: ?Sized, O: ?Sized, C] VersionedReceiver<N, O, C>: |receiver|
+        handle = receiver.handle
 }

@@ -2,7 +2,6 @@
 
 use std::{
     borrow::Borrow,
-    fmt,
     future::Future,
     marker::PhantomData,
     mem,
@@ -11,10 +10,7 @@ use std::{
     time::Instant,
 };
 
-use ibex_core::{
-    codec::{Codec, Raw},
-    extend::parking::Patience,
-};
+use ibex_core::{codec::Codec, extend::parking::Patience};
 
 use crate::{
     caller::{
@@ -23,35 +19,23 @@ use crate::{
         reply::Reply,
     },
     error::CallError,
-    frame::{Content, SliceContent, Value},
+    frame::Value,
     header::Kind,
     options::CallOptions,
     waiter::Waiter,
 };
 
-/// What a call's request is made of, each time that it is tried.
-pub(crate) trait AsContent<Q: ?Sized, C> {
-    fn content<'a>(&'a self) -> impl Content
-    where
-        Q: 'a;
-}
+/// Sends a request, each time that it is tried.
+type SendRequest<V> =
+    fn(&V, &mut PendingCall<CallerRef>, Waiter<'_>) -> Poll<Result<(), CallError>>;
 
-impl<V: Borrow<Q>, Q: ?Sized, C: Codec<Q>> AsContent<Q, C> for V {
-    fn content<'a>(&'a self) -> impl Content
-    where
-        Q: 'a,
-    {
-        Value::<Q, C>::new(self.borrow())
-    }
-}
-
-impl AsContent<[u8], Raw> for SliceContent<'_> {
-    fn content<'a>(&'a self) -> impl Content
-    where
-        [u8]: 'a,
-    {
-        *self
-    }
+/// Sends a request that a codec writes.
+pub(crate) fn send_value<V: Borrow<Q>, Q: ?Sized, C: Codec<Q>>(
+    request: &V,
+    call: &mut PendingCall<CallerRef>,
+    waiter: Waiter<'_>,
+) -> Poll<Result<(), CallError>> {
+    call.send(waiter, Value::<Q, C>::new(request.borrow()))
 }
 
 /// A call, for a task. See [`Caller::call_async`](crate::Caller::call_async). `V` is the request,
@@ -61,9 +45,10 @@ impl AsContent<[u8], Raw> for SliceContent<'_> {
     not(feature = "tower"),
     allow(unreachable_pub, reason = "only the impl of tower's trait shows it")
 )]
-pub struct CallAsync<V, Q: ?Sized, R: ?Sized, C> {
+pub struct CallAsync<V, R: ?Sized, C> {
     state: CallerRef,
     request: V,
+    send: SendRequest<V>,
     options: CallOptions,
     deadline: Option<Instant>,
     retries: u32,
@@ -74,16 +59,17 @@ pub struct CallAsync<V, Q: ?Sized, R: ?Sized, C> {
     claim: Option<PendingCall<CallerRef>>,
     /// The attempts before this one failed so.
     before: Option<CallError>,
-    _types: crate::Types<Q, R, C>,
+    _types: crate::ReplyTypes<R, C>,
 }
 
-impl<V, Q: ?Sized, R: ?Sized, C> CallAsync<V, Q, R, C> {
+impl<V, R: ?Sized, C: Codec<R>> CallAsync<V, R, C> {
     /// `claim` may be had already.
     pub(crate) fn new(
         state: CallerRef,
         options: &CallOptions,
         mut claim: Option<PendingCall<CallerRef>>,
         request: V,
+        send: SendRequest<V>,
     ) -> Self {
         let deadline = options.deadline();
         if let Some(claim) = &mut claim {
@@ -92,9 +78,10 @@ impl<V, Q: ?Sized, R: ?Sized, C> CallAsync<V, Q, R, C> {
         Self {
             state,
             request,
+            send,
             options: *options,
             deadline,
-            retries: options.retries(),
+            retries: options.retries,
             patience: Patience::None,
             claim,
             before: None,
@@ -108,13 +95,7 @@ impl<V, Q: ?Sized, R: ?Sized, C> CallAsync<V, Q, R, C> {
         self.patience = patience;
         self
     }
-}
 
-#[allow(
-    private_bounds,
-    reason = "the trait only says how a request is written"
-)]
-impl<V: AsContent<Q, C>, Q: ?Sized, R: ?Sized, C: Codec<R>> CallAsync<V, Q, R, C> {
     fn poll_once(&mut self, context: &mut Context<'_>) -> Poll<Result<Reply<R, C>, CallError>> {
         let waiter = Waiter::Task(context.waker());
         let (state, deadline, options) = (&self.state, self.deadline, &self.options);
@@ -122,7 +103,7 @@ impl<V: AsContent<Q, C>, Q: ?Sized, R: ?Sized, C: Codec<R>> CallAsync<V, Q, R, C
             .claim
             .get_or_insert_with(|| PendingCall::new(state.clone(), Kind::Call, deadline, options));
         if !claim.is_sent {
-            ready!(claim.send(waiter, self.request.content()))?;
+            ready!((self.send)(&self.request, claim, waiter))?;
         }
         let mut answer = Poll::Pending;
         if let Patience::Until(at) = mem::replace(&mut self.patience, Patience::None) {
@@ -136,15 +117,9 @@ impl<V: AsContent<Q, C>, Q: ?Sized, R: ?Sized, C: Codec<R>> CallAsync<V, Q, R, C
     }
 }
 
-impl<V, Q: ?Sized, R: ?Sized, C> Unpin for CallAsync<V, Q, R, C> {}
+impl<V, R: ?Sized, C> Unpin for CallAsync<V, R, C> {}
 
-impl<V, Q, R, C> Future for CallAsync<V, Q, R, C>
-where
-    V: AsContent<Q, C>,
-    Q: ?Sized,
-    R: ?Sized,
-    C: Codec<R>,
-{
+impl<V, R: ?Sized, C: Codec<R>> Future for CallAsync<V, R, C> {
     type Output = Result<Reply<R, C>, CallError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -163,14 +138,8 @@ where
     }
 }
 
-impl<V, Q: ?Sized, R: ?Sized, C> fmt::Debug for CallAsync<V, Q, R, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CallAsync")
-            .field("service", &self.state.service)
-            .field(
-                "is_sent",
-                &self.claim.as_ref().is_some_and(|claim| claim.is_sent),
-            )
-            .finish_non_exhaustive()
-    }
+ibex_core::extend::debug_fields! {
+    [V, R: ?Sized, C] CallAsync<V, R, C>: |call|
+        service = call.state.service,
+        is_sent = call.claim.as_ref().is_some_and(|claim| claim.is_sent),
 }

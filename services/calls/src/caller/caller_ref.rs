@@ -2,8 +2,6 @@
 
 use std::{ops::Deref, sync::Arc};
 
-use ibex_core::TraceContext;
-
 use crate::call_extension::{CallExtension, WrittenExtension};
 use crate::{Metadata, caller::state::CallerState};
 
@@ -31,21 +29,10 @@ impl CallerRef {
         }
     }
 
-    /// A caller whose calls carry this metadata and no other.
-    pub(crate) fn with_metadata(&self, metadata: Metadata) -> Self {
-        let trace = self.carried.as_ref().and_then(|carried| carried.trace);
-        self.carrying(CallExtension { trace, metadata })
-    }
-
-    /// A caller whose calls belong to this trace.
-    pub(crate) fn with_trace_context(&self, trace: TraceContext) -> Self {
-        let carried = self.carried.as_deref();
-        let metadata = carried.map_or_else(Metadata::new, |carried| carried.metadata.clone());
-        let trace = Some(trace);
-        self.carrying(CallExtension { trace, metadata })
-    }
-
-    fn carrying(&self, carried: CallExtension) -> Self {
+    /// A caller whose calls carry what these do, changed so.
+    pub(crate) fn carrying(&self, change: impl FnOnce(&mut CallExtension)) -> Self {
+        let mut carried = self.carried.as_deref().cloned().unwrap_or_default();
+        change(&mut carried);
         Self {
             held: self.held.clone(),
             may_carry: !carried.is_empty() || self.session.node().asks_for_trace_context(),
@@ -54,7 +41,7 @@ impl CallerRef {
     }
 
     /// Returns what a call that is made here and now carries. The trace is that of
-    /// [`with_trace_context`](Self::with_trace_context), or that of the calling thread or task.
+    /// [`Caller::with_trace_context`](crate::Caller::with_trace_context), or that of the calling thread or task.
     #[cold]
     pub(crate) fn extension(&self) -> Option<WrittenExtension<'_>> {
         static NONE: Metadata = Metadata::new();

@@ -59,11 +59,11 @@ impl<L: Borrow<CallerRef> + Clone> PendingCall<L> {
         options: &CallOptions,
     ) -> Self {
         let window = match kind {
-            Kind::Stream => options.items(),
+            Kind::Stream => options.window,
             _ => 0,
         };
         let state: &CallerRef = caller.borrow();
-        let (key, id) = state.slots().claim(deadline, window);
+        let (key, id) = state.slots(|slots| slots.claim(deadline, window));
         Self {
             time: CallTime::start(state.times.as_ref()),
             caller,
@@ -72,7 +72,7 @@ impl<L: Borrow<CallerRef> + Clone> PendingCall<L> {
             kind,
             window,
             deadline,
-            fails_while_suspended: options.fails_while_suspended(),
+            fails_while_suspended: options.fails_while_suspended,
             is_sent: false,
             is_over: false,
             room: None,
@@ -179,7 +179,9 @@ impl<L: Borrow<CallerRef> + Clone> PendingCall<L> {
     pub(crate) fn set_deadline(&mut self, deadline: Option<Instant>) {
         self.deadline = deadline;
         self.time = CallTime::start(self.state().times.as_ref());
-        self.state().slots().set_deadline(self.key, deadline);
+        let key = self.key;
+        self.state()
+            .slots(|slots| slots.set_deadline(key, deadline));
     }
 
     /// Waits in a thread for the next reply. `None` is the end of a stream.
@@ -259,7 +261,7 @@ impl<L: Borrow<CallerRef> + Clone> PendingCall<L> {
         if self.is_over {
             return;
         }
-        let credit = self.state().slots().item_taken(self.key);
+        let credit = self.state().slots(|slots| slots.item_taken(self.key));
         if let (Some(id), Some(credit)) = (self.id, credit) {
             let header = Header::new(id, Kind::Credit).with_count(credit);
             self.state().outbox.notify(header, Vec::new());
@@ -322,8 +324,8 @@ impl<L: Borrow<CallerRef> + Clone> Drop for PendingCall<L> {
         }
         let state: &CallerState = self.caller.borrow();
         state.outbox.leave(&mut self.room);
-        let left = state.slots().leave(self.key);
-        if let Some(next) = left.next {
+        let [next, _own] = state.slots(|slots| slots.leave(self.key));
+        if let Some(next) = next {
             next.wake();
         }
         if let Some(id) = self.id

@@ -1,7 +1,6 @@
 //! The replies of one call that has many.
 
 use std::{
-    fmt,
     future::poll_fn,
     marker::PhantomData,
     pin::Pin,
@@ -118,10 +117,7 @@ impl<R: ?Sized, C: Codec<R>> FusedStream for Replies<R, C> {
     }
 }
 
-impl<R: ?Sized, C> fmt::Debug for Replies<R, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Replies")
-            .field("is_over", &self.claim.is_none())
-            .finish_non_exhaustive()
-    }
+ibex_core::extend::debug_fields! {
+    [R: ?Sized, C] Replies<R, C>: |replies|
+        is_over = replies.claim.is_none()
 }

@@ -1,6 +1,6 @@
 //! A reply, read where it arrived.
 
-use std::{fmt, ops::Deref};
+use std::ops::Deref;
 
 use ibex_core::{codec::Codec, extend::DefaultCodec};
 
@@ -48,10 +48,7 @@ impl<R: ?Sized, C: Codec<R>> Deref for Reply<R, C> {
     }
 }
 
-impl<R: ?Sized, C: Codec<R>> fmt::Debug for Reply<R, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reply")
-            .field("bytes", &self.bytes().len())
-            .finish_non_exhaustive()
-    }
+ibex_core::extend::debug_fields! {
+    [R: ?Sized, C: Codec<R>] Reply<R, C>: |reply|
+        bytes = reply.bytes().len()
 }

@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// Calls of one caller. See the module.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Slots {
     // Calls.
     entries: Vec<CallEntry>,
@@ -82,40 +82,11 @@ pub(crate) struct ArrivedFrame {
 /// The next frame of a call, or why none comes any more.
 pub(crate) type NextFrame = Result<ArrivedFrame, RepliesOver>;
 
-/// The work that is left after a frame has arrived, to be done outside of the lock.
-#[derive(Debug, Default)]
-pub(crate) struct PendingWake {
-    /// The task of the call, to be woken or to be dropped outside of the lock.
-    pub(crate) waker: Option<Waker>,
-    /// The call's task is being polled, and needs no wake-up.
-    pub(crate) is_polled: bool,
-}
-
-/// The work that is left after a call has left, to be done outside of the lock.
-#[derive(Debug, Default)]
-pub(crate) struct Left {
-    /// The waker of the next call in the queue.
-    pub(crate) next: Option<Waker>,
-    /// The call's own waker, to be dropped outside of the lock.
-    pub(crate) _own: Option<Waker>,
-}
-
 impl Slots {
     pub(crate) fn new(max_in_flight: u32) -> Self {
         Self {
-            entries: Vec::new(),
-            vacant: Vec::new(),
-            generation: 0,
-            numbers: Vec::new(),
-            free_numbers: Vec::new(),
             max_in_flight,
-            queue: VecDeque::new(),
-            stale: 0,
-            waiting: 0,
-            polled: None,
-            alarm: DeadlineAlarm::default(),
-            over: None,
-            strays: 0,
+            ..Self::default()
         }
     }
 
@@ -201,8 +172,10 @@ impl Slots {
     }
 
     /// Begins the poll of a call's task, which ends with [`end_poll`](Self::end_poll).
-    pub(crate) fn begin_poll(&mut self, key: CallKey) {
+    #[must_use = "it is dropped outside of the lock"]
+    pub(crate) fn begin_poll(&mut self, key: CallKey, waker: &Waker) -> Option<Waker> {
         self.polled = Some(key);
+        self.set_waker(key, Some(waker))
     }
 
     /// Returns what there is for a call whose task has just taken in frames itself.
@@ -236,8 +209,10 @@ impl Slots {
         is_due.then(|| mem::take(&mut entry.taken))
     }
 
-    /// Takes in a frame that has arrived. Returns the waker to call.
-    pub(crate) fn deliver(&mut self, arrived: ArrivedFrame) -> PendingWake {
+    /// Takes in a frame that has arrived. Returns the waker of the call's task, which is woken or
+    /// dropped outside of the lock, and whether the task is being polled, so that it needs no
+    /// wake-up.
+    pub(crate) fn deliver(&mut self, arrived: ArrivedFrame) -> (Option<Waker>, bool) {
         let CallId { number, generation } = arrived.header.id;
         let index = self.numbers.get(number as usize).copied();
         let key = index.map(|index| CallKey { index, generation });
@@ -251,21 +226,19 @@ impl Slots {
         };
         let Some(entry) = entry.filter(|entry| room(entry)) else {
             self.strays += 1;
-            return PendingWake::default();
+            return (None, false);
         };
         entry.arrived.push_back(arrived);
         let waker = entry.waker.take();
         self.waiting -= usize::from(waker.is_some());
-        PendingWake {
-            is_polled: key == self.polled,
-            waker,
-        }
+        (waker, key == self.polled)
     }
 
-    /// Ends a call and passes its number to the next call in the queue.
-    pub(crate) fn leave(&mut self, key: CallKey) -> Left {
+    /// Ends a call and passes its number to the next call in the queue. Returns the waker of that
+    /// call, and the ended call's own, which is dropped outside of the lock.
+    pub(crate) fn leave(&mut self, key: CallKey) -> [Option<Waker>; 2] {
         let Some(entry) = self.entry(key) else {
-            return Left::default();
+            return [None, None];
         };
         entry.is_taken = false;
         entry.arrived.clear();
@@ -281,7 +254,7 @@ impl Slots {
                 None
             }
         };
-        Left { next, _own: own }
+        [next, own]
     }
 
     /// Counts a call that left the queue, and sweeps the queue once many have.

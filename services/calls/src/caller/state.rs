@@ -7,30 +7,24 @@
 //! those. If no thread waits, the caller's waker does the same at once; the engine calls it when a
 //! frame has come.
 
-mod conditions;
-mod held_slots;
-
 use std::{
     sync::{
-        Arc, Weak,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
-    task::{Poll, Wake, Waker},
-    time::{Duration, Instant},
+    task::{Poll, Waker},
+    time::Instant,
 };
 
 use ibex_core::{
     Driver, Role,
     extend::{
-        CallTimes, ChannelError, RawMessage, ReceiveHandle, SendHandle, SessionShared, fork,
-        parking::{Claimed, Patience, Ticket},
+        CallTimes, ChannelError, ChannelTemplate, RawMessage, ReceiveHandle, SendHandle,
+        SessionShared, fork,
+        parking::{self, Claimed, Patience, Ticket},
     },
 };
 
-use self::{
-    conditions::{FrameArrival, Turn},
-    held_slots::HeldSlots,
-};
 use crate::{
     caller::{
         caller_ref::CallerRef,
@@ -74,33 +68,18 @@ struct ReplyChannel {
     bytes: u64,
 }
 
-/// Settings of a caller.
-pub(crate) struct CallerLimits {
-    pub(crate) max_in_flight: u32,
-    pub(crate) open_timeout: Duration,
-}
-
-/// The waker of a caller.
-struct CallerWaker(Weak<CallerState>);
-
-impl Wake for CallerWaker {
-    fn wake(self: Arc<Self>) {
-        if let Some(state) = self.0.upgrade() {
-            state.wake();
-        }
-    }
-}
-
 impl CallerState {
     pub(crate) fn open(
         requests: SendHandle,
         replies: ReceiveHandle,
-        settings: &CallerLimits,
+        template: &ChannelTemplate,
     ) -> CallerRef {
         let session = requests.session().clone();
         let times = session.node().call_times(Role::Sender, requests.name());
+        // The setting is at most 65536.
+        let max_in_flight = template.max_in_flight() as u32;
         let state = Arc::new_cyclic(|state| {
-            let waker = Waker::from(Arc::new(CallerWaker(state.clone())));
+            let waker = parking::waker_of(state.clone(), |state: &Arc<Self>| state.wake());
             let drains = Some(session.wake_when_peer_drains(&waker));
             Self {
                 service: requests.name().to_owned(),
@@ -108,9 +87,10 @@ impl CallerState {
                     Some(requests),
                     session.clone(),
                     waker.clone(),
+                    None,
                     // A cancellation for each call under way, and some credit for each.
-                    4 * settings.max_in_flight as usize,
-                    settings.open_timeout,
+                    4 * max_in_flight as usize,
+                    template.wait_for_open(),
                 ),
                 session,
                 inbox_end: replies.number(),
@@ -120,7 +100,7 @@ impl CallerState {
                     messages: 0,
                     bytes: 0,
                 }),
-                slots: Claimed::new(Slots::new(settings.max_in_flight)),
+                slots: Claimed::new(Slots::new(max_in_flight)),
                 waker,
                 is_registered: AtomicBool::new(false),
                 drains,
@@ -137,11 +117,16 @@ impl CallerState {
         self.outbox.free_name();
     }
 
-    pub(crate) fn slots(&self) -> HeldSlots<'_> {
-        HeldSlots {
-            state: self,
-            slots: Some(self.slots.hold()),
+    /// Acts on the slots. A reply that is dropped or copied out meanwhile may turn the engine in
+    /// this very thread, and the engine may call the caller's waker. That call is handled here, when
+    /// the slots are free again.
+    pub(crate) fn slots<R>(&self, act: impl FnOnce(&mut Slots) -> R) -> R {
+        let mut slots = self.slots.hold();
+        let done = act(&mut slots);
+        if self.slots.unlock(slots) {
+            self.wake();
         }
+        done
     }
 
     pub(crate) fn peer_name(&self) -> String {
@@ -151,7 +136,7 @@ impl CallerState {
     /// Returns whether no more calls are sent.
     #[cfg(feature = "tower")]
     pub(crate) fn is_over(&self) -> bool {
-        self.session.peer_drains() || self.slots().over().is_some()
+        self.session.peer_drains() || self.slots(|slots| slots.over().is_some())
     }
 
     // ---- Arriving frames -------------------------------------------------------------
@@ -168,7 +153,7 @@ impl CallerState {
         self.is_registered.store(false, Ordering::Relaxed);
         self.take_in_if_free();
         if self.session.peer_drains() {
-            let wakers = self.slots().unsent();
+            let wakers = self.slots(Slots::unsent);
             wakers.into_iter().for_each(Waker::wake);
         }
         self.outbox.has_room();
@@ -188,7 +173,7 @@ impl CallerState {
         poll: fn(&mut ReceiveHandle, &Waker) -> Poll<Result<RawMessage, ChannelError>>,
     ) {
         self.hand_out(inbox);
-        while !inbox.is_over && !self.is_registered() && self.slots().is_waited_for() {
+        while !inbox.is_over && !self.is_registered() && self.is_waited_for() {
             // Takes back an older waker: it may not be called for messages behind those that were
             // taken.
             inbox.handle.leave();
@@ -206,12 +191,11 @@ impl CallerState {
     }
 
     fn hand_out(&self, inbox: &mut ReplyChannel) {
-        while !inbox.is_over && !fork::is_child() {
-            match inbox.handle.poll() {
-                Ok(None) => break,
-                Ok(Some(raw)) => self.received(inbox, Ok(raw)),
-                Err(error) => self.received(inbox, Err(error)),
-            }
+        while !inbox.is_over
+            && !fork::is_child()
+            && let Some(received) = inbox.handle.poll().transpose()
+        {
+            self.received(inbox, received);
         }
     }
 
@@ -237,7 +221,7 @@ impl CallerState {
 
     /// Ends all calls that have no answer here yet.
     fn end(&self, over: RepliesOver) {
-        let wakers = self.slots().end(over);
+        let wakers = self.slots(|slots| slots.end(over));
         wakers.into_iter().for_each(Waker::wake);
     }
 
@@ -255,7 +239,7 @@ impl CallerState {
             Err(malformed) => {
                 let peer = self.session.peer().address;
                 tracing::debug!(service = self.service, %peer, %malformed, "a frame is dropped");
-                self.slots().count_stray();
+                self.slots(Slots::count_stray);
                 None
             }
         }
@@ -265,17 +249,15 @@ impl CallerState {
         if arrived.header.kind == Kind::Drained {
             return self.end(RepliesOver::Drained);
         }
-        let wake = self.slots().deliver(arrived);
-        if let Some(waker) = wake.waker
-            && !wake.is_polled
-        {
-            waker.wake();
+        match self.slots(|slots| slots.deliver(arrived)) {
+            (Some(waker), false) => waker.wake(),
+            (_polled, _) => {}
         }
     }
 
     /// Wakes the calls whose time is over.
     fn expire(&self) {
-        let (late, next) = self.slots().expire(Instant::now());
+        let (late, next) = self.slots(|slots| slots.expire(Instant::now()));
         late.into_iter().for_each(Waker::wake);
         if let Some(next) = next {
             self.session.wake_at(next, &self.waker);
@@ -292,13 +274,21 @@ impl CallerState {
         deadline: Option<Instant>,
     ) -> Poll<NextFrame> {
         let Some(mut inbox) = self.inbox.try_hold() else {
-            let arrival = FrameArrival { state: self, key };
-            return Waiter::Thread(deadline).poll(&self.session, arrival);
+            // Another thread is taking in frames.
+            let check = || {
+                self.next_frame(key).or_else(|| {
+                    let mut inbox = self.inbox.try_hold()?;
+                    self.take_in(&mut inbox);
+                    self.inbox.leave(inbox, |inbox| self.take_in(inbox));
+                    self.next_frame(key)
+                })
+            };
+            return self.poll_call(key, Waiter::Thread(deadline), check);
         };
         let next = self.receive_until(&mut inbox, key, id, deadline);
         // The wait of a thread disarms what the registered waker needs.
         self.is_registered.store(false, Ordering::Relaxed);
-        let others_wait = self.slots().is_waited_for();
+        let others_wait = self.is_waited_for();
         self.inbox.leave(inbox, |inbox| self.take_in(inbox));
         if others_wait {
             self.inbox.run_claimed(|inbox| self.take_in(inbox));
@@ -315,7 +305,7 @@ impl CallerState {
         deadline: Option<Instant>,
     ) -> Poll<NextFrame> {
         loop {
-            if let Some(next) = self.slots().next_frame(key) {
+            if let Some(next) = self.next_frame(key) {
                 return Poll::Ready(next);
             }
             match inbox.handle.receive(Patience::Until(deadline)) {
@@ -344,13 +334,13 @@ impl CallerState {
         waker: &Waker,
         deadline: Option<Instant>,
     ) -> Poll<NextFrame> {
-        let _before = {
-            let mut slots = self.slots();
-            if let Some(next) = slots.next_frame(key) {
-                return Poll::Ready(next);
-            }
-            slots.begin_poll(key);
-            slots.set_waker(key, Some(waker))
+        let begun = self.slots(|slots| match slots.next_frame(key) {
+            Some(next) => Err(next),
+            None => Ok(slots.begin_poll(key, waker)),
+        });
+        let _before = match begun {
+            Err(next) => return Poll::Ready(next),
+            Ok(before) => before,
         };
         self.inbox.run_claimed(|inbox| {
             if self.is_registered() && self.session.node().driver() == Driver::Caller {
@@ -361,7 +351,7 @@ impl CallerState {
             // This runs in a task, so the poll may spin for a moment.
             self.take_in_by(inbox, ReceiveHandle::poll_receive);
         });
-        let next = self.slots().end_poll(key);
+        let next = self.slots(|slots| slots.end_poll(key));
         if next.is_none() {
             self.wake_by(deadline);
         }
@@ -375,22 +365,62 @@ impl CallerState {
         waiter: Waiter<'_>,
         deadline: Option<Instant>,
     ) -> Poll<Option<CallId>> {
-        let turn = waiter.poll(&self.session, Turn { state: self, key });
+        let check = || {
+            let found = self.slots(|slots| match slots.id(key) {
+                Some(id) => Some(Some(id)),
+                None => slots.over().is_some().then_some(None),
+            });
+            let found = found.or_else(|| self.session.peer_drains().then_some(None));
+            if found.is_none() {
+                // Calls under way end by frames that have arrived.
+                self.take_in_if_free();
+            }
+            found
+        };
+        let turn = self.poll_call(key, waiter, check);
         if turn.is_pending() && matches!(waiter, Waiter::Task(_)) {
             self.wake_by(deadline);
         }
         turn
     }
 
+    /// Waits until `check` finds something for a call, or about it.
+    fn poll_call<T>(
+        &self,
+        key: CallKey,
+        waiter: Waiter<'_>,
+        check: impl FnMut() -> Option<T>,
+    ) -> Poll<T> {
+        waiter.poll_until(&self.session, check, |waker| {
+            self.set_waker(key, waker);
+            if waker.is_some() {
+                self.take_in_if_free();
+            }
+        })
+    }
+
+    /// The waker that was there is dropped outside of the lock.
+    fn set_waker(&self, key: CallKey, waker: Option<&Waker>) {
+        let _before = self.slots(|slots| slots.set_waker(key, waker));
+    }
+
+    fn next_frame(&self, key: CallKey) -> Option<NextFrame> {
+        self.slots(|slots| slots.next_frame(key))
+    }
+
+    fn is_waited_for(&self) -> bool {
+        self.slots(|slots| slots.is_waited_for())
+    }
+
     /// Has the task of a call that waits for room woken at its deadline.
     pub(crate) fn wake_late(&self, key: CallKey, waker: &Waker, deadline: Option<Instant>) {
-        let _before = self.slots().set_waker(key, Some(waker));
+        self.set_waker(key, Some(waker));
         self.wake_by(deadline);
     }
 
     fn wake_by(&self, deadline: Option<Instant>) {
         if let Some(deadline) = deadline
-            && self.slots().wants_alarm(deadline)
+            && self.slots(|slots| slots.wants_alarm(deadline))
         {
             self.session.wake_at(deadline, &self.waker);
         }
@@ -425,7 +455,7 @@ impl ReplyChannel {
         if self.messages >= window.messages / 4 || self.bytes >= window.bytes / 4 {
             self.messages = 0;
             self.bytes = 0;
-            state.slots().copy_out();
+            state.slots(Slots::copy_out);
         }
     }
 }

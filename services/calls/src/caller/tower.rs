@@ -6,7 +6,12 @@ use ibex_core::codec::Codec;
 use tower_service::Service;
 
 use crate::{
-    caller::{Caller, call::CallAsync, pending_call::PendingCall, reply::Reply},
+    caller::{
+        Caller,
+        call::{CallAsync, send_value},
+        pending_call::PendingCall,
+        reply::Reply,
+    },
     error::CallError,
     header::Kind,
     waiter::Waiter,
@@ -18,18 +23,17 @@ use crate::{
 impl<Q: 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Service<Q> for Caller<Q, R, C> {
     type Response = Reply<R, C>;
     type Error = CallError;
-    type Future = CallAsync<Q, Q, R, C>;
+    type Future = CallAsync<Q, R, C>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), CallError>> {
-        let (state, options) = (self.state(), *self.options());
-        let ready = &mut self.ready;
-        let claim =
-            ready.get_or_insert_with(|| PendingCall::new(state, Kind::Call, None, &options));
+        let (state, options) = (&self.state, &self.options);
+        let new = || PendingCall::new(state.clone(), Kind::Call, None, options);
+        let claim = self.ready.get_or_insert_with(new);
         claim.poll_turn(Waiter::Task(context.waker()))
     }
 
-    fn call(&mut self, request: Q) -> CallAsync<Q, Q, R, C> {
-        let claim = self.ready.take();
-        self.call_owned(claim, request)
+    fn call(&mut self, request: Q) -> CallAsync<Q, R, C> {
+        let (state, claim) = (self.state.clone(), self.ready.take());
+        CallAsync::new(state, &self.options, claim, request, send_value::<_, Q, C>)
     }
 }

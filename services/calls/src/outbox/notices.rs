@@ -10,13 +10,10 @@ use std::{
 
 use ibex_core::{
     CloseReason, RegionSlice,
-    extend::{
-        Abort, ChannelError, SendHandle, lock,
-        parking::{Condition, Ticket},
-    },
+    extend::{Abort, ChannelError, SendHandle, lock},
 };
 
-use super::{Outbox, OutgoingFrame, Unsent, close, send_bytes, send_frame};
+use super::{Outbox, OutgoingFrame, Unsent, close, is_blocked, send_bytes, send_frame};
 use crate::{
     frame::{BytesContent, Content, SliceContent, encode_frame, frame_size},
     header::{Header, Kind},
@@ -60,13 +57,6 @@ pub(crate) enum NoRoom {
 }
 
 impl Outbox {
-    /// Has `goes_on` called when no notice waits any more, after [`is_held_up`](Self::is_held_up)
-    /// has found one.
-    pub(crate) fn with_goes_on(mut self, goes_on: Option<Waker>) -> Self {
-        self.goes_on = goes_on;
-        self
-    }
-
     /// Sends a notice without waiting. Its payload may be empty.
     pub(crate) fn notify(&self, header: Header, payload: Vec<u8>) {
         let content = NoticeContent::Bytes(payload);
@@ -84,13 +74,14 @@ impl Outbox {
         most: u64,
         patience: Duration,
     ) -> Result<(), Unsent> {
-        let mut frame = OutgoingFrame { header, content };
-        if let Some(done) = self.attempt(&frame, None).done() {
-            return done;
+        let frame = OutgoingFrame { header, content };
+        let sent = self.attempt(&frame, None);
+        if !is_blocked(&sent) {
+            return sent;
         }
         if !patience.is_zero()
             && !self.has_notices()
-            && let Poll::Ready(done) = self.wait(&mut frame, Instant::now().checked_add(patience))
+            && let Poll::Ready(done) = self.wait(&frame, Instant::now().checked_add(patience))
         {
             return done;
         }
@@ -339,31 +330,3 @@ fn whole_frame<P: Content>(
 
 /// Room for a frame whose length is not known before it is encoded.
 const FIRST_ROOM: usize = 1024;
-
-/// The condition "no notice waits for room".
-pub(crate) struct NoticesTaken<'a> {
-    outbox: &'a Outbox,
-    held: &'a mut Option<Ticket>,
-}
-
-impl<'a> NoticesTaken<'a> {
-    pub(crate) fn new(outbox: &'a Outbox, held: &'a mut Option<Ticket>) -> Self {
-        Self { outbox, held }
-    }
-}
-
-impl Condition for NoticesTaken<'_> {
-    type Output = ();
-
-    fn check(&mut self) -> Option<()> {
-        (!self.outbox.is_held_up()).then_some(())
-    }
-
-    fn register(&mut self, waker: &Waker) {
-        self.outbox.room.renew(self.held, waker);
-    }
-
-    fn leave(&mut self) {
-        self.outbox.room.leave(self.held);
-    }
-}

@@ -13,7 +13,7 @@ pub(super) struct Attempts {
     pub(super) deadline: Option<Instant>,
     pub(super) tried: Tried,
     /// A thread runs the call's future and nothing else.
-    is_blocking: bool,
+    pub(super) is_blocking: bool,
     options: CallOptions,
     /// The times that the call may yet be sent again after an outcome that is not known.
     repeats: u32,
@@ -48,22 +48,16 @@ enum NextStep {
 impl NextStep {
     /// Returns what follows an error.
     fn after(error: &CallError) -> Self {
+        use CallErrorKind as Kind;
         match error.kind() {
-            CallErrorKind::HandedBack | CallErrorKind::Overloaded | CallErrorKind::Refused => {
-                Self::Retry
+            Kind::HandedBack | Kind::Overloaded | Kind::Refused => Self::Retry,
+            Kind::Draining | Kind::ServiceEnded | Kind::Suspended => Self::Leave,
+            Kind::Unanswered | Kind::Lost => Self::Repeat,
+            Kind::NotSent => Self::after_not_sent(error),
+            Kind::Failed | Kind::InvalidReply | Kind::ReplyTooLong | Kind::ReplyNotEncoded => {
+                Self::Fail
             }
-            CallErrorKind::Draining | CallErrorKind::ServiceEnded | CallErrorKind::Suspended => {
-                Self::Leave
-            }
-            CallErrorKind::Unanswered | CallErrorKind::Lost => Self::Repeat,
-            CallErrorKind::NotSent => Self::after_not_sent(error),
-            CallErrorKind::Failed
-            | CallErrorKind::InvalidReply
-            | CallErrorKind::ReplyTooLong
-            | CallErrorKind::ReplyNotEncoded
-            | CallErrorKind::InvalidRequest
-            | CallErrorKind::DeadlineExceeded
-            | CallErrorKind::NoSession => Self::Fail,
+            Kind::InvalidRequest | Kind::DeadlineExceeded | Kind::NoSession => Self::Fail,
         }
     }
 
@@ -118,7 +112,7 @@ impl Attempts {
             tried: Tried::default(),
             is_blocking: false,
             options: *options,
-            repeats: options.retries(),
+            repeats: options.retries,
             share: 0,
             before: None,
         }
@@ -133,14 +127,6 @@ impl Attempts {
     /// another endpoint.
     pub(super) fn options(&self, has_another: bool) -> CallOptions {
         self.options.of_attempt(self.deadline, has_another)
-    }
-
-    /// Begins a call whose future a thread runs, and nothing else.
-    pub(super) fn blocking(self) -> Self {
-        Self {
-            is_blocking: true,
-            ..self
-        }
     }
 
     /// Returns how long an attempt may wait in the thread that polls it, if nothing else is due until
@@ -219,7 +205,7 @@ impl Attempts {
         let repeats = u32::from(step == NextStep::Repeat);
         self.repeats = self.repeats.saturating_sub(repeats);
         let is_suspended = error.kind() == CallErrorKind::Suspended;
-        let fails_while_suspended = self.options.fails_while_suspended();
+        let fails_while_suspended = self.options.fails_while_suspended;
         match step == NextStep::Exclude || (is_suspended && fails_while_suspended) {
             true => self.tried.exclude(&peer),
             false => self.tried.add(&peer),

@@ -3,10 +3,7 @@
 use std::{
     future::{Future, poll_fn},
     pin::{Pin, pin},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     task::Poll,
     time::Instant,
 };
@@ -14,26 +11,11 @@ use std::{
 use ibex_core::{codec::Codec, extend::parking::Patience};
 
 use super::{
-    Attempted, ChosenCaller, PeersCaller, SharedCaller,
+    Attempted, ChosenCaller, PeersCaller,
     attempts::{Attempts, FailedAttempt},
     recent_times::RecentTimes,
 };
 use crate::Reply;
-
-/// Counts of hedges, of all clones.
-#[derive(Debug, Default)]
-pub(super) struct HedgeCounts {
-    sent: AtomicU64,
-    won: AtomicU64,
-}
-
-/// The attempts that were made at a time.
-struct Raced<T> {
-    /// The one that failed while the other was under way.
-    failed: Option<FailedAttempt>,
-    /// The one that answered, or failed last.
-    last: Attempted<T>,
-}
 
 impl<Q, R, C> PeersCaller<Q, R, C>
 where
@@ -104,7 +86,7 @@ where
     /// [`hedge_after_percentile`](Self::hedge_after_percentile). Never waits.
     #[must_use]
     pub fn hedges_sent(&self) -> u64 {
-        self.shared.hedges.sent.load(Ordering::Relaxed)
+        self.shared.hedges_sent.load(Ordering::Relaxed)
     }
 
     /// Returns the number of hedges whose answer was the call's, of all clones. If it stays far
@@ -112,7 +94,7 @@ where
     /// percentile sends fewer. Never waits.
     #[must_use]
     pub fn hedges_won(&self) -> u64 {
-        self.shared.hedges.won.load(Ordering::Relaxed)
+        self.shared.hedges_won.load(Ordering::Relaxed)
     }
 
     /// Returns the times of recent calls if the next attempt may be hedged.
@@ -130,10 +112,10 @@ where
     ) -> Attempted<Reply<R, C>> {
         let began = Instant::now();
         let timed = times.begin(began);
-        let Raced { failed, last } = self.race(first, attempts, request, (began, times)).await;
+        let (failed, last) = self.race(first, attempts, request, (began, times)).await;
         match &last {
-            _ if is_answer(&last) => timed.answered(),
-            Err(Some(failed)) if failed.is_late() => timed.late(),
+            _ if is_answer(&last) => timed.ended(false),
+            Err(Some(failed)) if failed.is_late() => timed.ended(true),
             _ => timed.failed(),
         }
         if let Some(failed) = failed {
@@ -143,20 +125,17 @@ where
     }
 
     /// Makes an attempt, and a second one once it has taken longer than recent calls. Ends with the
-    /// first answer, or when both have failed. The other one is dropped, and so cancelled.
+    /// first answer, or when both have failed. The other one is dropped, and so cancelled. Returns the
+    /// attempt that failed while the other was under way, and the one that answered or failed last.
     async fn race(
         &self,
         first: &ChosenCaller<Q, R, C>,
         attempts: &Attempts,
         request: &Q,
         (began, times): (Instant, &RecentTimes),
-    ) -> Raced<Reply<R, C>> {
-        let SharedCaller {
-            endpoints,
-            budget,
-            hedges,
-            ..
-        } = &*self.shared;
+    ) -> (Option<FailedAttempt>, Attempted<Reply<R, C>>) {
+        let shared = &*self.shared;
+        let (endpoints, budget) = (&shared.endpoints, &shared.budget);
         // A thread waits in another way from then on, so the time counts if there may be a hedge.
         let limit = times.limit();
         let limit = limit
@@ -165,44 +144,35 @@ where
         let patience = attempts.patience(hedge_at);
         let mut call = pin!(self.attempt(first, attempts, request, patience));
         let Some(hedge_at) = hedge_at else {
-            return Raced::alone(call.await);
+            return (None, call.await);
         };
         if let Some(attempted) = endpoints.until(hedge_at, call.as_mut()).await {
-            return Raced::alone(attempted);
+            return (None, attempted);
         }
         let second = endpoints.choose_second(first, &attempts.tried);
         let Some(second) = second.filter(|_| budget.withdraw()) else {
-            return Raced::alone(call.await);
+            return (None, call.await);
         };
-        hedges.sent.fetch_add(1, Ordering::Relaxed);
+        shared.hedges_sent.fetch_add(1, Ordering::Relaxed);
         // Few calls are hedged, so the others do not keep the room.
         let mut hedge = Box::pin(self.attempt(&second, attempts, request, Patience::None));
         let (earlier, mut is_of_hedge) = first_of(call.as_mut(), hedge.as_mut()).await;
-        let raced = if is_answer(&earlier) {
-            Raced::alone(earlier)
-        } else {
+        let (mut failed, mut last) = (None, earlier);
+        if !is_answer(&last) {
             is_of_hedge = !is_of_hedge;
-            Raced {
-                failed: earlier.err().flatten(),
-                last: match is_of_hedge {
-                    true => hedge.await,
-                    false => call.await,
-                },
-            }
-        };
-        if is_of_hedge && is_answer(&raced.last) {
-            hedges.won.fetch_add(1, Ordering::Relaxed);
-            if raced.failed.is_none() {
+            failed = last.err().flatten();
+            last = match is_of_hedge {
+                true => hedge.await,
+                false => call.await,
+            };
+        }
+        if is_of_hedge && is_answer(&last) {
+            shared.hedges_won.fetch_add(1, Ordering::Relaxed);
+            if failed.is_none() {
                 first.beaten();
             }
         }
-        raced
-    }
-}
-
-impl<T> Raced<T> {
-    fn alone(last: Attempted<T>) -> Self {
-        Self { failed: None, last }
+        (failed, last)
     }
 }
 

@@ -13,7 +13,7 @@ mod retry_budget;
 #[cfg(feature = "tower")]
 mod tower;
 
-use std::{fmt, sync::Arc};
+use std::sync::{Arc, atomic::AtomicU64};
 
 use ibex_core::{
     OpenError, SendError, TraceContext,
@@ -24,11 +24,13 @@ use ibex_peers::extend::{ChosenEndpoint, Endpoints, NoEndpoint};
 
 use self::{
     attempts::{Attempts, FailedAttempt},
-    hedging::HedgeCounts,
     recent_times::RecentTimes,
     retry_budget::RetryBudget,
 };
-use crate::{CallError, CallOptions, Caller, Metadata, Reply, error::CallFailure};
+use crate::{
+    CallError, CallOptions, Caller, Metadata, Reply, call_extension::CallExtension,
+    error::CallFailure,
+};
 
 /// Calls a service of the peers that a node [keeps connected](ibex_peers::KeepConnected::keep_connected),
 /// whichever of them can serve the call. [`Peers::caller`](crate::OpenCaller::caller) opens
@@ -90,8 +92,7 @@ use crate::{CallError, CallOptions, Caller, Metadata, Reply, error::CallFailure}
 pub struct PeersCaller<Q: ?Sized, R: ?Sized, C = DefaultCodec> {
     shared: Arc<SharedCaller<Q, R, C>>,
     options: CallOptions,
-    metadata: Option<Metadata>,
-    trace: Option<TraceContext>,
+    carried: CallExtension,
     /// The times after which calls are hedged, if they are.
     hedging: Option<Arc<RecentTimes>>,
 }
@@ -101,7 +102,9 @@ struct SharedCaller<Q: ?Sized, R: ?Sized, C> {
     service: String,
     endpoints: Endpoints<OpenedCaller<Q, R, C>>,
     budget: RetryBudget,
-    hedges: HedgeCounts,
+    /// Of all clones, as the next one.
+    hedges_sent: AtomicU64,
+    hedges_won: AtomicU64,
 }
 
 /// The caller in one session.
@@ -126,11 +129,11 @@ where
                 service,
                 endpoints,
                 budget: RetryBudget::new(),
-                hedges: HedgeCounts::default(),
+                hedges_sent: AtomicU64::new(0),
+                hedges_won: AtomicU64::new(0),
             }),
             options: CallOptions::new(),
-            metadata: None,
-            trace: None,
+            carried: CallExtension::default(),
             hedging: None,
         }
     }
@@ -149,20 +152,18 @@ where
     /// [`Caller::with_metadata`] does.
     #[must_use]
     pub fn with_metadata(&self, metadata: Metadata) -> Self {
-        Self {
-            metadata: Some(metadata),
-            ..self.clone()
-        }
+        let mut caller = self.clone();
+        caller.carried.metadata = metadata;
+        caller
     }
 
     /// Returns the same caller, whose calls belong to this trace, as
     /// [`Caller::with_trace_context`] does.
     #[must_use]
     pub fn with_trace_context(&self, context: TraceContext) -> Self {
-        Self {
-            trace: Some(context),
-            ..self.clone()
-        }
+        let mut caller = self.clone();
+        caller.carried.trace = Some(context);
+        caller
     }
 
     /// Calls one of the peers, and waits for the reply. Waits for a peer too, as long as none is
@@ -180,7 +181,8 @@ where
         let mut attempts = Attempts::new(&self.options);
         if self.hedging(&attempts).is_some() {
             // The thread may have to wait for two peers at a time, as a task can.
-            let call = self.clone().run(attempts.blocking(), request);
+            attempts.is_blocking = true;
+            let call = self.clone().run(attempts, request);
             return shared.endpoints.block_on(call);
         }
         attempts.begin(&shared.budget);
@@ -281,14 +283,11 @@ where
             }
         };
         let has_another = self.shared.endpoints.has_another(endpoint, &attempts.tried);
-        let mut caller = caller.with(attempts.options(has_another));
-        if let Some(metadata) = &self.metadata {
-            caller = caller.with_metadata(metadata.clone());
-        }
-        if let Some(trace) = self.trace {
-            caller = caller.with_trace_context(trace);
-        }
-        Ok(caller)
+        let caller = caller.with(attempts.options(has_another));
+        Ok(match self.carried.is_empty() {
+            true => caller,
+            false => caller.carrying(|carried| carried.clone_from(&self.carried)),
+        })
     }
 
     /// Notes at the endpoint how an attempt has ended.
@@ -360,19 +359,15 @@ impl<Q: ?Sized, R: ?Sized, C> Clone for PeersCaller<Q, R, C> {
         Self {
             shared: self.shared.clone(),
             options: self.options,
-            metadata: self.metadata.clone(),
-            trace: self.trace,
+            carried: self.carried.clone(),
             hedging: self.hedging.clone(),
         }
     }
 }
 
-impl<Q: ?Sized, R: ?Sized, C> fmt::Debug for PeersCaller<Q, R, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PeersCaller")
-            .field("service", &self.shared.service)
-            .finish_non_exhaustive()
-    }
+ibex_core::extend::debug_fields! {
+    [Q: ?Sized, R: ?Sized, C] PeersCaller<Q, R, C>: |caller|
+        service = caller.shared.service
 }
 
 /// What an error names in place of a peer.

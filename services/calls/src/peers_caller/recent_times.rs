@@ -89,17 +89,12 @@ pub(super) struct TimedCall<'a> {
 }
 
 impl TimedCall<'_> {
-    /// Notes that a handler has answered now.
-    pub(super) fn answered(self) {
-        self.times.record(self.began.elapsed());
-        mem::forget(self);
-    }
-
-    /// Notes that the deadline has passed. The answer would have taken longer than the rest of the
-    /// time for the call.
-    pub(super) fn late(self) {
-        let limit = self.times.limit().unwrap_or_default();
-        self.times.record(self.began.elapsed().max(limit));
+    /// Notes that a handler has answered now, or that the deadline has passed. Then the answer would
+    /// have taken longer than the rest of the time for the call.
+    pub(super) fn ended(self, is_late: bool) {
+        let least = self.times.limit().filter(|_| is_late);
+        self.times
+            .record(self.began.elapsed().max(least.unwrap_or_default()));
         mem::forget(self);
     }
 
@@ -177,8 +172,8 @@ mod tests {
         assert!(times.limit().unwrap() >= SLOW);
         times.begin(slow).failed();
         assert_eq!(calls(), 300);
-        times.begin(now + SLOW * 1_000_000).late();
-        times.begin(slow).answered();
+        times.begin(now + SLOW * 1_000_000).ended(true);
+        times.begin(slow).ended(false);
         assert_eq!(calls(), 302);
     }
 

@@ -5,27 +5,26 @@
 //! does not find its call, which means that it was cancelled.
 
 mod answering;
-mod for_credit;
 
 use std::{
     mem,
     sync::{Arc, Mutex, MutexGuard, Weak, atomic::Ordering},
-    task::{Wake, Waker},
+    task::{Poll, Waker},
     time::Instant,
 };
 
 use ibex_core::{
     PeerAt, SendError,
-    extend::{SessionShared, lock, peer_at, warn_limited},
+    extend::{SessionShared, lock, parking, peer_at, warn_limited},
 };
 
-use self::for_credit::ForCredit;
 use crate::{
     deadline_alarm::DeadlineAlarm,
     error::answers as errors,
     header::{CallId, Header},
     outbox::Outbox,
     service::ServiceState,
+    waiter::Waiter,
 };
 
 /// See the module.
@@ -71,16 +70,6 @@ pub(crate) enum CallAdmission {
     GivenUp,
 }
 
-struct ClientWaker(Weak<Client>);
-
-impl Wake for ClientWaker {
-    fn wake(self: Arc<Self>) {
-        if let Some(client) = self.0.upgrade() {
-            client.woken();
-        }
-    }
-}
-
 impl Client {
     /// Begins with a caller's first frame. `goes_on` is called when the caller takes its replies
     /// again.
@@ -95,11 +84,12 @@ impl Client {
             warn_limited!(error, peer = %at, %error, "calls cannot be answered");
         }
         let client = Arc::new_cyclic(|client: &Weak<Self>| {
-            let waker = Waker::from(Arc::new(ClientWaker(client.clone())));
+            let waker = parking::waker_of(client.clone(), Self::woken);
             let outbox = Outbox::new(
                 replies.ok(),
                 session.clone(),
                 waker.clone(),
+                goes_on,
                 // Each call has one last frame. More notices wait only for a peer that takes none.
                 2 * service.template.max_in_flight() as usize,
                 service.template.wait_for_open(),
@@ -108,7 +98,7 @@ impl Client {
                 session: session.clone(),
                 at,
                 service: service.clone(),
-                outbox: outbox.with_goes_on(goes_on),
+                outbox,
                 calls: Mutex::default(),
                 waker,
                 held_by_notices: Mutex::default(),
@@ -149,10 +139,9 @@ impl Client {
             ReceivedCall {
                 generation,
                 is_taken: true,
-                is_cancelled: false,
                 credit: header.count.into(),
                 deadline,
-                waker: None,
+                ..ReceivedCall::default()
             },
         );
         drop(calls);
@@ -269,9 +258,24 @@ impl Client {
         });
     }
 
-    /// Returns the condition that an item may be sent, or the caller no longer waits for it.
-    pub(crate) fn for_credit(&self, id: CallId) -> ForCredit<'_> {
-        ForCredit { client: self, id }
+    /// Waits until an item may be sent, or the caller no longer waits for it.
+    pub(crate) fn poll_credit(
+        &self,
+        id: CallId,
+        waiter: Waiter<'_>,
+    ) -> Poll<Result<(), SendError>> {
+        let check = || {
+            self.credit(id).or_else(|| {
+                self.service.run_claimed();
+                self.credit(id)
+            })
+        };
+        waiter.poll_until(&self.session, check, |waker| {
+            self.set_waker(id, waker);
+            if waker.is_some() {
+                self.service.run_claimed();
+            }
+        })
     }
 }
 

@@ -5,7 +5,6 @@ mod caller_wait;
 mod region;
 
 use std::{
-    fmt,
     future::poll_fn,
     marker::PhantomData,
     ops::Deref,
@@ -314,11 +313,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q>> Deref for Request<Q, R, C> {
     }
 }
 
-impl<Q: ?Sized, R: ?Sized, C: Codec<Q>> fmt::Debug for Request<Q, R, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Request")
-            .field("peer", &self.call.client.at)
-            .field("bytes", &self.opened.payload().len())
-            .finish_non_exhaustive()
-    }
+ibex_core::extend::debug_fields! {
+    [Q: ?Sized, R: ?Sized, C: Codec<Q>] Request<Q, R, C>: |request|
+        peer = request.call.client.at, bytes = request.opened.payload().len()
 }

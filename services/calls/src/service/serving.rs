@@ -2,7 +2,6 @@
 
 use std::{
     borrow::Borrow,
-    fmt,
     future::{Future, poll_fn},
     panic,
     pin::Pin,
@@ -76,8 +75,43 @@ where
         H: Fn(Arc<Request<Q, R, C>>) -> F + Send + Sync + 'static,
         F: Future<Output = Result<R::Owned, HandlerError>> + Send + 'static,
     {
-        let (stop, stopped) = oneshot::channel();
-        let task = tokio::spawn(serve(self, stopped, Arc::new(handler)));
+        let (stop, mut stopped) = oneshot::channel::<()>();
+        let (mut service, handler) = (self, Arc::new(handler));
+        let task = tokio::spawn(async move {
+            let mut handlers = JoinSet::new();
+            let mut is_stopped = false;
+            let ended = poll_fn(|context| {
+                is_stopped = is_stopped || Pin::new(&mut stopped).poll(context).is_ready();
+                loop {
+                    while is_stopped || handlers.len() < AT_ONCE {
+                        match Pin::new(&mut service).poll_next(context) {
+                            Poll::Ready(Some(Ok(request))) if is_stopped => {
+                                request.refuse();
+                                // Other tasks come between.
+                                context.waker().wake_by_ref();
+                                break;
+                            }
+                            Poll::Ready(Some(Ok(request))) => {
+                                JoinSet::spawn(&mut handlers, answer(request, handler.clone()));
+                            }
+                            Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(error)),
+                            Poll::Ready(None) => return Poll::Ready(Ok(())),
+                            Poll::Pending => break,
+                        }
+                    }
+                    // A set leaves the waker only where it has a handler, so it is asked after the service.
+                    match handlers.poll_join_next(context) {
+                        Poll::Ready(Some(_)) => {}
+                        Poll::Ready(None) if is_stopped => return Poll::Ready(Ok(())),
+                        Poll::Ready(None) | Poll::Pending => return Poll::Pending,
+                    }
+                }
+            });
+            let ended = ended.await;
+            drop(service);
+            while handlers.join_next().await.is_some() {}
+            ended
+        });
         Serving {
             stop: Some(stop),
             task: Some(task),
@@ -99,6 +133,7 @@ where
 /// node and close it.
 ///
 /// If the runtime is shut down, the handlers end where they are, and their calls are unanswered.
+#[derive(Debug)]
 #[must_use = "dropping it stops the service"]
 pub struct Serving {
     /// Tells the task to begin no more requests, by being dropped.
@@ -137,61 +172,6 @@ impl Future for Serving {
             Err(_) => Ok(()),
         })
     }
-}
-
-impl fmt::Debug for Serving {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Serving").finish_non_exhaustive()
-    }
-}
-
-/// Hands requests to handlers until the service ends or is stopped, and waits for the handlers.
-async fn serve<Q, R, C, H, F>(
-    mut service: Service<Q, R, C>,
-    mut stopped: oneshot::Receiver<()>,
-    handler: Arc<H>,
-) -> Result<(), RecvError>
-where
-    Q: ?Sized + 'static,
-    R: ?Sized + OwnedReply<Owned: Send + Sync> + Sync + 'static,
-    C: Codec<Q> + Codec<R> + 'static,
-    Request<Q, R, C>: Sync,
-    H: Fn(Arc<Request<Q, R, C>>) -> F + Send + Sync + 'static,
-    F: Future<Output = Result<R::Owned, HandlerError>> + Send + 'static,
-{
-    let mut handlers = JoinSet::new();
-    let mut is_stopped = false;
-    let ended = poll_fn(|context| {
-        is_stopped = is_stopped || Pin::new(&mut stopped).poll(context).is_ready();
-        loop {
-            while is_stopped || handlers.len() < AT_ONCE {
-                match Pin::new(&mut service).poll_next(context) {
-                    Poll::Ready(Some(Ok(request))) if is_stopped => {
-                        request.refuse();
-                        // Other tasks come between.
-                        context.waker().wake_by_ref();
-                        break;
-                    }
-                    Poll::Ready(Some(Ok(request))) => {
-                        JoinSet::spawn(&mut handlers, answer(request, handler.clone()));
-                    }
-                    Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(error)),
-                    Poll::Ready(None) => return Poll::Ready(Ok(())),
-                    Poll::Pending => break,
-                }
-            }
-            // A set leaves the waker only where it has a handler, so it is asked after the service.
-            match handlers.poll_join_next(context) {
-                Poll::Ready(Some(_)) => {}
-                Poll::Ready(None) if is_stopped => return Poll::Ready(Ok(())),
-                Poll::Ready(None) | Poll::Pending => return Poll::Pending,
-            }
-        }
-    });
-    let ended = ended.await;
-    drop(service);
-    while handlers.join_next().await.is_some() {}
-    ended
 }
 
 async fn answer<Q, R, C, H, F>(request: Request<Q, R, C>, handler: Arc<H>)

@@ -2,6 +2,10 @@
 
 use std::{
     collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     task::{Context, Poll, ready},
 };
 
@@ -14,7 +18,6 @@ use ibex_core::{
 };
 
 use crate::{
-    outbox::NoticesTaken,
     service::{
         request::ArrivedRequest,
         request_frame::{RequestFrame, RequestFrames, Seat},
@@ -22,22 +25,25 @@ use crate::{
     waiter::Waiter,
 };
 
-/// See the module.
+/// See the module. Nothing comes from it until it [begins](Self::begin).
+#[derive(Default)]
 pub(crate) struct RequestSource {
     from: From,
     pub(crate) backlog: Backlog,
     /// Frames that no caller of ibex sends.
-    strays: u64,
+    pub(crate) strays: Arc<AtomicU64>,
     is_over: bool,
     /// The error that ended the source, until it is returned.
     error: Option<RecvError>,
 }
 
-enum From {
+#[derive(Default)]
+pub(crate) enum From {
     Node(Gathered<RequestFrames>),
     /// The receiving end of a single peer's requests, with the place of that caller until its
     /// channel has ended, and the ticket of who waits until the caller takes its replies.
     Peer(ReceiveHandle, Seat, Option<Ticket>),
+    #[default]
     Nobody,
 }
 
@@ -52,25 +58,9 @@ pub(crate) struct Backlog {
 }
 
 impl RequestSource {
-    /// Makes a source from which nothing comes yet.
-    pub(crate) fn new() -> Self {
-        Self {
-            from: From::Nobody,
-            backlog: Backlog::default(),
-            strays: 0,
-            is_over: false,
-            error: None,
-        }
-    }
-
     /// Takes in the frames of all peers of a node.
-    pub(crate) fn gather(&mut self, fan_in: Gathered<RequestFrames>) {
-        self.from = From::Node(fan_in);
-    }
-
-    /// Takes in the frames of one peer.
-    pub(crate) fn receive(&mut self, requests: ReceiveHandle, seat: Seat) {
-        self.from = From::Peer(requests, seat, None);
+    pub(crate) fn begin(&mut self, from: From) {
+        self.from = from;
     }
 
     /// The next frame, if one is there; runs no turn.
@@ -82,15 +72,11 @@ impl RequestSource {
                     None if fan_in.is_over() => self.of_event(None),
                     None => return None,
                 },
-                From::Peer(_, seat, _) if RequestFrames::is_held_up(seat) => {
-                    return None;
+                From::Peer(handle, seat, _) if !RequestFrames::is_held_up(seat) => {
+                    let received = handle.poll().transpose()?;
+                    self.of_message(received)
                 }
-                From::Peer(handle, ..) => match handle.poll() {
-                    Ok(Some(raw)) => self.of_message(Ok(raw)),
-                    Ok(None) => return None,
-                    Err(error) => self.of_message(Err(error)),
-                },
-                From::Nobody => return None,
+                From::Peer(..) | From::Nobody => return None,
             };
             if taken.is_some() {
                 return taken;
@@ -121,8 +107,7 @@ impl RequestSource {
                 if let Some(client) = &seat.client
                     && client.outbox.is_held_up()
                 {
-                    let taken = NoticesTaken::new(&client.outbox, held);
-                    ready!(waiter.poll(handle.session(), taken));
+                    ready!(client.outbox.poll_taken(waiter, held));
                     self.backlog.renew();
                     return Poll::Ready(None);
                 }
@@ -151,21 +136,19 @@ impl RequestSource {
 
     fn of_event(&mut self, event: Option<FanInEvent<RequestFrame>>) -> Option<RequestFrame> {
         match event {
-            Some(FanInEvent::Message(_, frame)) => return Some(frame),
-            // A caller takes its replies again, or is gone.
-            Some(FanInEvent::Joined(_) | FanInEvent::Ended(_)) => {
-                self.backlog.renew();
-            }
-            Some(FanInEvent::Lost(peer, error)) => {
-                self.backlog.renew();
-                self.count_if_corrupt(&error);
-                tracing::debug!(%peer, %error, "a caller of a service");
-            }
             None => {
                 self.is_over = true;
                 return None;
             }
+            Some(FanInEvent::Message(_, frame)) => return Some(frame),
+            Some(FanInEvent::Joined(_) | FanInEvent::Ended(_)) => {}
+            Some(FanInEvent::Lost(peer, error)) => {
+                self.count_if_corrupt(&error);
+                tracing::debug!(%peer, %error, "a caller of a service");
+            }
         }
+        // A caller takes its replies again, or is gone.
+        self.backlog.renew();
         None
     }
 
@@ -206,16 +189,14 @@ impl RequestSource {
         self.is_over || self.backlog.len() > 0
     }
 
-    fn count_if_corrupt(&mut self, error: &RecvError) {
-        self.strays += u64::from(error.kind() == RecvErrorKind::Corrupt);
+    fn count_if_corrupt(&self, error: &RecvError) {
+        if error.kind() == RecvErrorKind::Corrupt {
+            self.count_stray();
+        }
     }
 
-    pub(crate) fn count_stray(&mut self) {
-        self.strays += 1;
-    }
-
-    pub(crate) fn take_strays(&mut self) -> u64 {
-        std::mem::take(&mut self.strays)
+    pub(crate) fn count_stray(&self) {
+        self.strays.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Receives no more.

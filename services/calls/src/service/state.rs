@@ -5,16 +5,16 @@ use std::{
         Arc, Mutex, MutexGuard, Weak,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence},
     },
-    task::{Context, Poll, Wake, Waker},
+    task::{Context, Poll, Waker},
     time::Instant,
 };
 
 use ibex_core::{
     OpenError, RecvError, Role,
     extend::{
-        self, CallTimes, ChannelTemplate, DrainParticipant, Gathered, MessageVersion,
-        MessageVersions, NodeState, OpenFailure, ReceiveHandle, SendHandle, SessionShared, lock,
-        parking::Claimed,
+        self, CallTimes, ChannelTemplate, DrainParticipant, MessageVersion, MessageVersions,
+        NodeState, OpenFailure, SendHandle, SessionShared, lock,
+        parking::{self, Claimed},
     },
 };
 
@@ -24,8 +24,8 @@ use crate::{
     service::{
         client::{CallAdmission, Client},
         request::{ArrivedRequest, Call},
-        request_frame::{RequestFrame, RequestFrames, Seat},
-        source::RequestSource,
+        request_frame::RequestFrame,
+        source::{From, RequestSource},
     },
     waiter::Waiter,
 };
@@ -64,19 +64,9 @@ pub(crate) struct ServiceState {
     // Counts.
     pub(crate) in_progress: AtomicUsize,
     pub(crate) refused: AtomicU64,
-    pub(crate) strays: AtomicU64,
+    pub(crate) strays: Arc<AtomicU64>,
     /// Takes the times of the handling of calls, if somebody wants to know them.
     pub(crate) times: Option<Arc<CallTimes>>,
-}
-
-struct ServiceWaker(Weak<ServiceState>);
-
-impl Wake for ServiceWaker {
-    fn wake(self: Arc<Self>) {
-        if let Some(service) = self.0.upgrade() {
-            service.woken();
-        }
-    }
 }
 
 impl ServiceState {
@@ -86,13 +76,15 @@ impl ServiceState {
         node: &Arc<NodeState>,
     ) -> Arc<Self> {
         let times = node.call_times(Role::Receiver, template.name());
+        let source = RequestSource::default();
         Arc::new_cyclic(|service: &Weak<Self>| Self {
             template,
             requests,
             replies,
             node: node.clone(),
-            source: Claimed::new(RequestSource::new()),
-            waker: Waker::from(Arc::new(ServiceWaker(service.clone()))),
+            strays: source.strays.clone(),
+            source: Claimed::new(source),
+            waker: parking::waker_of(service.clone(), |service| service.woken()),
             is_registered: AtomicBool::new(false),
             waiting_task: Mutex::new(None),
             clients: Mutex::default(),
@@ -100,7 +92,6 @@ impl ServiceState {
             is_closed: AtomicBool::new(false),
             in_progress: AtomicUsize::new(0),
             refused: AtomicU64::new(0),
-            strays: AtomicU64::new(0),
             times,
         })
     }
@@ -127,13 +118,8 @@ impl ServiceState {
 
     /// Takes in the requests of all peers of a node. The state holds itself by it until
     /// [`close`](Self::close).
-    pub(super) fn gather(&self, fan_in: Gathered<RequestFrames>) {
-        self.source.hold().gather(fan_in);
-    }
-
-    /// Takes in the requests of one peer, as [`gather`](Self::gather) those of all.
-    pub(super) fn receive(&self, requests: ReceiveHandle, seat: Seat) {
-        self.source.hold().receive(requests, seat);
+    pub(super) fn begin(&self, from: From) {
+        self.source.hold().begin(from);
     }
 
     /// Takes part when the node drains.
@@ -220,12 +206,12 @@ impl ServiceState {
                 None => break,
             }
         }
-        self.count_strays(source);
         if self.node.is_draining() {
             self.refuse_backlog(source, Refused::DRAINING);
         }
         while let Some(request) = source.backlog.pop() {
-            if !request.call.is_past() {
+            // Without taking in what has arrived.
+            if !request.call.client.is_cancelled(request.call.id) {
                 return Some(Ok(Some(request)));
             }
             request.call.give_back(Refused::EXPIRED);
@@ -270,13 +256,6 @@ impl ServiceState {
         }
     }
 
-    fn count_strays(&self, source: &mut RequestSource) {
-        let strays = source.take_strays();
-        if strays > 0 {
-            self.strays.fetch_add(strays, Ordering::Relaxed);
-        }
-    }
-
     fn refuse_backlog(&self, source: &mut RequestSource, reason: Refused) {
         while let Some(request) = source.backlog.pop_any() {
             request.call.give_back(reason);
@@ -302,7 +281,6 @@ impl ServiceState {
                 break;
             }
         }
-        self.count_strays(source);
         if source.has_next() {
             self.wake_next();
         }

@@ -82,13 +82,8 @@ pub struct LogMemberLost {
 
 impl fmt::Display for LogMember {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            address,
-            position,
-            acked,
-            ..
-        } = self;
-        write!(f, "{address} has acknowledged up to {acked}, ")?;
+        let (address, position) = (&self.address, self.position);
+        write!(f, "{address} has acknowledged up to {}, ", self.acked)?;
         match &self.state {
             LogMemberState::Sending => write!(f, "and was sent up to {position}"),
             LogMemberState::NotOpened => f.write_str("and has not opened its end of the channel"),
@@ -112,17 +107,12 @@ impl fmt::Display for LogMember {
 
 impl fmt::Display for LogMemberLost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            address,
-            position,
-            acked,
-            reason,
-            ..
-        } = self;
+        let (address, position, acked) = (&self.address, self.position, self.acked);
         write!(
             f,
             "{address} is no member any more; it has acknowledged up to {acked}, and was sent up to \
-             {position}: {reason}"
+             {position}: {}",
+            self.reason
         )
     }
 }
@@ -258,12 +248,12 @@ impl<T: ?Sized, C: Codec<T>> MemberSender<T, C> {
     /// may answer when it is asked again, or there may be memory soon.
     fn may_go_on_after(&mut self, error: &LogError, waker: &Waker) -> bool {
         if error.kind() == LogErrorKind::NoSession {
-            return self.sender.runtime().is_none();
+            return self.sender.sessions.runtime().is_none();
         }
         let lacks_memory = error
             .send_error()
             .is_some_and(|error| error.kind() == SendErrorKind::Memory);
-        let unanswered = error.unanswered().filter(|_| self.sender.is_unanswered());
+        let unanswered = error.unanswered().filter(|_| self.sender.channel.is_none());
         let pause = match (lacks_memory, &unanswered) {
             (true, _) => MEMORY_AGAIN,
             (false, Some(_)) => ANSWER_AGAIN,
@@ -285,7 +275,7 @@ impl<T: ?Sized, C: Codec<T>> MemberSender<T, C> {
 
     /// Returns whether the member may acknowledge `position` without the program's help.
     pub(super) fn may_have(&self, position: u64) -> bool {
-        self.sender.acked() >= position || self.sender.runtime().is_some()
+        self.sender.acked() >= position || self.sender.sessions.runtime().is_some()
     }
 
     pub(super) fn describe(&self) -> LogMember {

@@ -6,7 +6,7 @@ mod waiting;
 
 use std::{
     collections::VecDeque,
-    fmt, mem, ptr,
+    mem, ptr,
     time::{Duration, Instant},
 };
 
@@ -215,7 +215,7 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
     /// If another member's session is one of another node.
     #[track_caller]
     pub fn join_sender(&mut self, mut sender: LogSender<T, C>) -> MemberId {
-        if let Some(runtime) = sender.runtime() {
+        if let Some(runtime) = sender.sessions.runtime() {
             check_node(self.members.iter(), runtime);
         }
         self.joined += 1;
@@ -372,23 +372,6 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
         self.wait_acked_by(log, position, quorum, deadline)
     }
 
-    /// Does the same in a task.
-    ///
-    /// Dropping the future leaves the messages that were sent and the questions that were asked,
-    /// and the next call goes on with them.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`wait_acked`](Self::wait_acked).
-    pub fn wait_acked_async<'a, L: LogSource<T, C>>(
-        &'a mut self,
-        log: &'a mut L,
-        position: u64,
-        quorum: usize,
-    ) -> impl Future<Output = Result<(), LogError>> {
-        self.wait_acked_in_task(log, position, quorum)
-    }
-
     /// Sends each member the next few messages that it lacks, as [`try_send`](Self::try_send) does,
     /// and returns whether at least `quorum` members have acknowledged the log up to `position`.
     /// Never waits. [`until_acked`](Self::until_acked) waits until another call may do or tell more.
@@ -469,12 +452,9 @@ impl<T: ?Sized, C: Codec<T>> Default for LogGroup<T, C> {
     }
 }
 
-impl<T: ?Sized, C> fmt::Debug for LogGroup<T, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LogGroup")
-            .field("members", &self.members.len())
-            .finish_non_exhaustive()
-    }
+ibex_core::extend::debug_fields! {
+    [T: ?Sized, C] LogGroup<T, C>: |group|
+        members = group.members.len()
 }
 
 /// Checks that the members' sessions are those of one node, whose engines a call turns.
@@ -488,7 +468,7 @@ fn check_node<'a, T: ?Sized + 'a, C: Codec<T> + 'a>(
         peer.is_none_or(|peer| !peer.is_gone())
     };
     let members = members.filter(is_there);
-    let mut others = members.filter_map(|member| member.sender.runtime());
+    let mut others = members.filter_map(|member| member.sender.sessions.runtime());
     assert!(
         others.next().is_none_or(|other| ptr::eq(other, runtime)),
         "a peer of another node than the other members' cannot be one of their group: join one that \

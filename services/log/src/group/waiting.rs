@@ -32,16 +32,6 @@ struct QuorumPatience {
     has_warned: bool,
 }
 
-impl QuorumPatience {
-    fn new(acked: u64) -> Self {
-        Self {
-            ends_at: Instant::now() + LONG_WAIT,
-            acked,
-            has_warned: false,
-        }
-    }
-}
-
 /// The time after which a call looks whether a quorum makes progress.
 const LONG_WAIT: Duration = Duration::from_secs(5);
 
@@ -140,7 +130,15 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
         }
     }
 
-    pub(super) async fn wait_acked_in_task<L: LogSource<T, C>>(
+    /// Waits in a task as [`wait_acked`](Self::wait_acked) does in a thread.
+    ///
+    /// Dropping the future leaves the messages that were sent and the questions that were asked,
+    /// and the next call goes on with them.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`wait_acked`](Self::wait_acked).
+    pub async fn wait_acked_async<L: LogSource<T, C>>(
         &mut self,
         log: &mut L,
         position: u64,
@@ -176,7 +174,11 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
         quorum: usize,
     ) -> Instant {
         let acked = || of_quorum(self.acked_of_each().collect(), quorum);
-        let patience = patience.get_or_insert_with(|| QuorumPatience::new(acked()));
+        let patience = patience.get_or_insert_with(|| QuorumPatience {
+            ends_at: Instant::now() + LONG_WAIT,
+            acked: acked(),
+            has_warned: false,
+        });
         if is_past(Some(patience.ends_at)) {
             let acked = acked();
             if patience.acked == acked && !patience.has_warned {

@@ -29,4 +29,4 @@ pub use patience::{Patience, TimedOut};
 pub use ready_set::ReadySet;
 pub use rung::Rung;
 pub use waiter::{Ticket, WaitSlot};
-pub use wakers::Wakers;
+pub use wakers::{Wakers, waker_of};

@@ -8,7 +8,8 @@
 use std::{
     cell::Cell,
     mem::{self, ManuallyDrop},
-    task::Waker,
+    sync::{Arc, Weak},
+    task::{Wake, Waker},
 };
 
 use ibex_base::call_foreign;
@@ -90,6 +91,29 @@ fn keep(mut list: Vec<Waker>) {
     // Drops wakers that were not called.
     list.clear();
     let _ = KEPT.try_with(|kept| kept.set(list));
+}
+
+/// Returns a waker that acts on a value, and keeps nothing alive: once the value is gone, it does
+/// nothing.
+pub fn waker_of<T, F>(value: Weak<T>, act: F) -> Waker
+where
+    T: Send + Sync + 'static,
+    F: Fn(&Arc<T>) + Send + Sync + 'static,
+{
+    Waker::from(Arc::new(WeakWaker { value, act }))
+}
+
+struct WeakWaker<T, F> {
+    value: Weak<T>,
+    act: F,
+}
+
+impl<T, F: Fn(&Arc<T>)> Wake for WeakWaker<T, F> {
+    fn wake(self: Arc<Self>) {
+        if let Some(value) = self.value.upgrade() {
+            (self.act)(&value);
+        }
+    }
 }
 
 #[cfg(all(test, not(loom)))]

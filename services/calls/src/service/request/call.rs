@@ -1,7 +1,6 @@
 //! The call that a request is of, and its answers on their way.
 
 use std::{
-    future::poll_fn,
     sync::{Arc, atomic::Ordering},
     task::{Context, Poll, ready},
     time::Instant,
@@ -9,7 +8,10 @@ use std::{
 
 use ibex_core::{
     SendError, SendErrorKind,
-    extend::{CallTime, parking::Ticket},
+    extend::{
+        CallTime,
+        parking::{self, Ticket},
+    },
 };
 
 use super::caller_wait::CallerWait;
@@ -27,7 +29,7 @@ use crate::{
 /// The call that a request is of.
 pub(crate) struct Call {
     pub(crate) client: Arc<Client>,
-    pub(super) id: CallId,
+    pub(crate) id: CallId,
     pub(super) is_stream: bool,
     pub(super) deadline: Option<Instant>,
     /// A handler got it.
@@ -90,16 +92,48 @@ impl Call {
     #[inline]
     pub(super) fn send_item(&self, item: impl Content) -> Result<(), SendError> {
         let waiter = Waiter::Thread(self.deadline);
-        match ItemWait::of(self).poll_send(waiter, item) {
+        match self.poll_send(&mut ItemWait::default(), waiter, item) {
             Poll::Ready(sent) => sent,
             Poll::Pending => Err(errors::cancelled()),
         }
     }
 
     /// Sends an item of a stream, for a task.
-    pub(super) async fn send_item_async(&self, item: impl Content) -> Result<(), SendError> {
-        let mut wait = ItemWait::of(self);
-        poll_fn(|context| wait.poll_send(Waiter::Task(context.waker()), item)).await
+    pub(super) async fn send_item_async<'a>(&'a self, item: impl Content) -> Result<(), SendError> {
+        let poll = |wait: &mut ItemWait<'a>, context: &mut Context<'_>| {
+            self.poll_send(wait, Waiter::Task(context.waker()), item)
+        };
+        let leave = |wait: &mut ItemWait<'a>| self.client.outbox.leave(&mut wait.room);
+        parking::future(ItemWait::default(), poll, leave).await
+    }
+
+    /// Sends an item. Uses no credit up, since the item may yet fail.
+    #[inline]
+    fn poll_send<'a>(
+        &'a self,
+        wait: &mut ItemWait<'a>,
+        waiter: Waiter<'_>,
+        item: impl Content,
+    ) -> Poll<Result<(), SendError>> {
+        let (client, id) = (&self.client, self.id);
+        match client.credit(id) {
+            Some(found) => found?,
+            None => {
+                wait.caller.get_or_insert_with(|| CallerWait::on(client));
+                ready!(client.poll_credit(id, waiter))?;
+            }
+        }
+        wait.caller = None;
+        let header = || (!client.is_cancelled(id)).then(|| Header::new(id, Kind::Item));
+        let polled = client.outbox.send(waiter, &mut wait.room, header, item);
+        if let (Poll::Pending, Waiter::Task(waker)) = (&polled, waiter) {
+            // A caller that does not take its replies may cancel, which wakes this task.
+            client.set_waker(id, Some(waker));
+            if client.is_cancelled(id) {
+                return Poll::Ready(Err(errors::cancelled()));
+            }
+        }
+        polled.map(sent)
     }
 
     /// Uses the credit of an item up if it was sent, and keeps the error if it was not.
@@ -115,11 +149,6 @@ impl Call {
         if !self.is_dropped_by_caller() {
             self.client.refuse(self.id, reason);
         }
-    }
-
-    /// Returns whether the call is known to be over, without taking in what has arrived.
-    pub(crate) fn is_past(&self) -> bool {
-        self.client.is_cancelled(self.id)
     }
 
     /// Ends the call without waiting. A caller whose deadline has passed is notified too; otherwise it
@@ -170,51 +199,11 @@ impl Drop for Call {
 }
 
 /// The wait of a handler that sends an item.
+#[derive(Default)]
 struct ItemWait<'a> {
-    call: &'a Call,
     /// Present while the caller has as many items as it takes.
     caller: Option<CallerWait<'a>>,
     room: Option<Ticket>,
-}
-
-impl<'a> ItemWait<'a> {
-    fn of(call: &'a Call) -> Self {
-        Self {
-            call,
-            caller: None,
-            room: None,
-        }
-    }
-
-    /// Uses no credit up, since the item may yet fail.
-    #[inline]
-    fn poll_send(&mut self, waiter: Waiter<'_>, item: impl Content) -> Poll<Result<(), SendError>> {
-        let Call { client, id, .. } = self.call;
-        match client.credit(*id) {
-            Some(found) => found?,
-            None => {
-                self.caller.get_or_insert_with(|| CallerWait::on(client));
-                ready!(waiter.poll(&client.session, client.for_credit(*id)))?;
-            }
-        }
-        self.caller = None;
-        let header = || (!client.is_cancelled(*id)).then(|| Header::new(*id, Kind::Item));
-        let polled = client.outbox.send(waiter, &mut self.room, header, item);
-        if let (Poll::Pending, Waiter::Task(waker)) = (&polled, waiter) {
-            // A caller that does not take its replies may cancel, which wakes this task.
-            client.set_waker(*id, Some(waker));
-            if client.is_cancelled(*id) {
-                return Poll::Ready(Err(errors::cancelled()));
-            }
-        }
-        polled.map(sent)
-    }
-}
-
-impl Drop for ItemWait<'_> {
-    fn drop(&mut self) {
-        self.call.client.outbox.leave(&mut self.room);
-    }
 }
 
 /// Says what the sending of an answer means for its handler.
