@@ -86,7 +86,15 @@ const ENOUGH: u64 = 100;
 const HELD: u64 = 1000;
 
 /// Returns a caller whose idempotent calls are hedged, as soon as they take longer than quick ones.
-fn hedging(node: &Node, put: &PeersCaller<u64, u64>) -> PeersCaller<u64, u64> {
+/// All replicas have opened the service.
+fn hedging(
+    node: &Node,
+    put: &PeersCaller<u64, u64>,
+    replicas: &[&Replica],
+) -> PeersCaller<u64, u64> {
+    while replicas.iter().any(|replica| replica.got().is_empty()) {
+        assert_eq!(call(node, put, 0, Form::Thread).unwrap(), 0);
+    }
     let put = again(put, 1).hedge_after_percentile(95);
     for number in 0..ENOUGH {
         let form = FORMS[number as usize % FORMS.len()];
@@ -126,7 +134,7 @@ fn the_first_answer_counts_and_the_other_call_is_cancelled() {
             let replicas = [(); 2].map(|()| holds.replica(cell));
             let node = builder(cell).build().unwrap();
             let (_peers, put) = keep(&node, &replicas.each_ref());
-            let put = hedging(&node, &put);
+            let put = hedging(&node, &put, &replicas.each_ref());
             assert_eq!(call(&node, &put, HELD, form).unwrap(), HELD);
             assert_eq!(put.hedges_sent(), 1);
             // A hedge may be handled sooner than the call itself, and is the one held then.
@@ -149,7 +157,7 @@ fn a_peer_that_hangs_is_not_drawn_for_half_of_the_calls() {
             let replicas = [hangs.replica(cell), answers.replica(cell)];
             let node = builder(cell).build().unwrap();
             let (_peers, put) = keep(&node, &replicas.each_ref());
-            let put = hedging(&node, &put);
+            let put = hedging(&node, &put, &replicas.each_ref());
             for number in HELD..HELD + 300 {
                 assert_eq!(call(&node, &put, number, form).unwrap(), number);
             }
@@ -167,13 +175,13 @@ fn a_peer_that_hangs_is_not_drawn_for_half_of_the_calls() {
 fn handlers_of_a_slow_call<const N: usize>(
     cell: Cell,
     form: Form,
-    with: fn(&Node, &PeersCaller<u64, u64>) -> PeersCaller<u64, u64>,
+    with: fn(&Node, &PeersCaller<u64, u64>, &[&Replica]) -> PeersCaller<u64, u64>,
 ) -> usize {
     let (holds, held) = Held::first(1, HELD..HELD + 1);
     let replicas = [(); N].map(|()| holds.replica(cell));
     let node = builder(cell).build().unwrap();
     let (_peers, put) = keep(&node, &replicas.each_ref());
-    let put = with(&node, &put);
+    let put = with(&node, &put, &replicas.each_ref());
     let answers = thread::spawn(move || {
         let request = held.recv().unwrap();
         thread::sleep(MOMENT);
@@ -190,7 +198,8 @@ fn handlers_of_a_slow_call<const N: usize>(
 fn a_call_that_is_not_idempotent_is_not_hedged() {
     for cell in CELLS {
         for form in FORMS {
-            let once = |node: &Node, put: &_| again(&hedging(node, put), 0);
+            let once =
+                |node: &Node, put: &_, replicas: &[&_]| again(&hedging(node, put, replicas), 0);
             assert_eq!(handlers_of_a_slow_call::<2>(cell, form, once), 1);
         }
     }
@@ -199,7 +208,7 @@ fn a_call_that_is_not_idempotent_is_not_hedged() {
 #[test]
 fn a_call_is_not_hedged_while_few_are_known() {
     for cell in CELLS {
-        let few = |_: &Node, put: &_| again(put, 1).hedge_after_percentile(1);
+        let few = |_: &Node, put: &_, _: &[&_]| again(put, 1).hedge_after_percentile(1);
         for form in FORMS {
             assert_eq!(handlers_of_a_slow_call::<2>(cell, form, few), 1);
         }
@@ -222,7 +231,7 @@ fn a_peer_that_drains_gets_no_hedge() {
         let replicas = [(); 2].map(|()| holds.replica(cell));
         let node = builder(cell).build().unwrap();
         let (peers, put) = keep(&node, &replicas.each_ref());
-        let put = hedging(&node, &put);
+        let put = hedging(&node, &put, &replicas.each_ref());
         thread::scope(|scope| {
             let once = again(&put, 0);
             let slow = scope.spawn(move || once.call(&HELD).unwrap());
@@ -254,7 +263,7 @@ fn hedges_take_from_the_retry_budget() {
         let replicas = [(); 2].map(|()| holds.replica(cell));
         let node = builder(cell).build().unwrap();
         let (_peers, put) = keep(&node, &replicas.each_ref());
-        let put = hedging(&node, &put);
+        let put = hedging(&node, &put, &replicas.each_ref());
         let numbers: Vec<u64> = (HELD..HELD + CALLS).collect();
         let calls = join_all(numbers.iter().map(|one| put.call_async(one)));
         let answers = thread::spawn({
@@ -286,7 +295,7 @@ fn with_both_held(cell: Cell, form: Form, ends: Ends) -> (Answer, usize) {
     let replicas = [(); 3].map(|()| holds.replica(cell));
     let node = builder(cell).build().unwrap();
     let (_peers, put) = keep(&node, &replicas.each_ref());
-    let put = hedging(&node, &put);
+    let put = hedging(&node, &put, &replicas.each_ref());
     let answered = thread::scope(|scope| {
         let calls = scope.spawn(|| call(&node, &put, HELD, form));
         let both = [(); 2].map(|()| next(&node, &held));
@@ -361,7 +370,7 @@ fn a_call_that_is_dropped_cancels_both() {
         let replicas = [(); 2].map(|()| holds.replica(cell));
         let node = builder(cell).build().unwrap();
         let (_peers, put) = keep(&node, &replicas.each_ref());
-        let put = hedging(&node, &put);
+        let put = hedging(&node, &put, &replicas.each_ref());
         let mut both = Vec::new();
         let get_both = poll_fn(|context| {
             both.extend(held.try_recv());
