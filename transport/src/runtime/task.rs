@@ -140,7 +140,8 @@ impl EventLoop {
             return Step::Over;
         }
         let mut engine = self.engine.lock();
-        engine.note_time(clock::now());
+        let now = clock::now();
+        engine.note_time(now);
         engine.note_step();
         let mut ready = ReadyWires::NOTHING;
         if steps.set_is_ready {
@@ -151,8 +152,6 @@ impl EventLoop {
             .take(waker, |session| ready.add_reported(session));
         if ready.is_empty() && !self.engine.is_marked() {
             let is_parked = self.engine.park(engine, |engine, stay_awake| {
-                let now = clock::now();
-                engine.note_step();
                 let next = engine.prepare_sleep(now, stay_awake);
                 next.map(|next| engine.set_alarm(now, next)).is_some()
             });
