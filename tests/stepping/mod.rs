@@ -1,11 +1,18 @@
-//! Counts the instructions that a thread of another process executes between marks.
+//! Counts what another process does between marks: the instructions of a thread, or the system calls
+//! of all threads ([`system_calls`]).
 //!
-//! The kernel single-steps the thread (ptrace(2)). The count therefore includes every instruction
+//! For instructions, the kernel single-steps the thread (ptrace(2)). The count therefore includes every instruction
 //! outside the kernel, and depends neither on the machine's counters nor on its other users. A step
 //! takes some microseconds, during which the thread's clock stands still.
 //!
 //! For x86-64 only: on other processors a loop of load-linked and store-conditional never ends when
 //! it is stepped.
+#![allow(
+    dead_code,
+    reason = "each test that includes this counts one of the two"
+)]
+
+pub(crate) mod system_calls;
 
 use std::{
     ops::ControlFlow,
@@ -17,7 +24,7 @@ use std::{
 use ibex_harness::process::{Process, stay_with_parent};
 use rustix::time::{self, ClockId};
 
-/// Lets the parent count this thread's instructions; it must be the process's main thread.
+/// Lets the parent count what this thread does; it must be the process's main thread.
 pub(crate) fn be_counted() {
     stay_with_parent().expect("it is awaited");
     let nothing = ptr::null_mut::<libc::c_void>();
@@ -138,10 +145,13 @@ fn next_stop(thread: libc::pid_t) -> ControlFlow<(), libc::c_int> {
     if libc::WIFSTOPPED(status) {
         return ControlFlow::Continue(libc::WSTOPSIG(status));
     }
-    let status = std::os::unix::process::ExitStatusExt::from_raw(status);
-    let succeeded = ExitStatus::success(&status);
-    assert!(succeeded, "the program has failed: {status}");
+    assert!(has_succeeded(status), "the program has failed: {status}");
     ControlFlow::Break(())
+}
+
+/// Returns whether a process that has ended with this status did what it should.
+fn has_succeeded(status: libc::c_int) -> bool {
+    <ExitStatus as std::os::unix::process::ExitStatusExt>::from_raw(status).success()
 }
 
 /// The signal of a mark, which nothing else here uses.

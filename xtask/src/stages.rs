@@ -325,7 +325,7 @@ const PROOFS: &[&str] = &[
     "--test idle -- /shm/",
     "--test idle -- /tcp/",
     "--test idle_memory",
-    "--test event_loop --test idle_futures --test leaves_nothing --test no_copy",
+    "--test event_loop --test idle_futures --test leaves_nothing --test no_copy --test system_calls",
     "--test memory_flat --test no_allocation",
 ];
 

@@ -36,7 +36,6 @@ use crate::{
         state::EndReason,
     },
     node::SessionShared,
-    runtime::BriefPolls,
     session::{ChannelError, Counts, EndLabel, FailureReason, coarse_time::CoarseTime},
 };
 
@@ -66,8 +65,6 @@ pub struct ReceiveHandle {
     pub(super) ticket: Option<Ticket>,
     /// True if the waker that was last taken back had not been used.
     pub(super) has_left_unused: bool,
-    /// A record of a task's looks before its waits.
-    pub(super) brief_polls: BriefPolls,
 
     memory_wait: MemoryWait,
     /// The engine does not have the end any more.
@@ -94,7 +91,6 @@ impl ReceiveHandle {
             arm: Arm::new(),
             ticket: None,
             has_left_unused: false,
-            brief_polls: BriefPolls::default(),
             memory_wait: MemoryWait::default(),
             is_closed: false,
             end,

@@ -98,9 +98,6 @@ pub enum Driver {
     /// queued, at `flush`, or when a second task of the node runs, which the first unsent message
     /// wakes. So a task that sends and then computes should flush.
     ///
-    /// A task that receives over shared memory looks for up to 4 µs before it waits, and the node's
-    /// own task looks for up to 10 µs before it parks; `NodeBuilder::wait` says more.
-    ///
     /// Handles may be used in other runtimes and by threads that block; blocking calls turn the
     /// engine themselves, as under [`Caller`](Self::Caller). From the first of them on, and once
     /// calls turned the engine for 10 ms in which the runtime ran no task of the node, events over TCP

@@ -9,7 +9,6 @@
 use ibex_base::sync::Asymmetry;
 
 mod after_turn;
-mod brief_polls;
 mod closing;
 mod draining;
 mod event_loop;
@@ -31,7 +30,6 @@ pub(crate) mod waiting;
 mod wake_ups;
 mod yielding;
 
-pub use brief_polls::BriefPolls;
 pub use event_loop::EventLoop;
 pub use gathering::Gathering;
 pub use runtime::{EngineCounts, Runtime};

@@ -15,27 +15,25 @@
 //! ```text
 //!   driving task                                thread that turns the engine meanwhile
 //!   unpark; ask epoll; take reports             turn
-//!   anything? turn, wake tasks; yield           parked? arm what it armed, set the alarm
-//!   nothing? let tasks run; look for a moment
+//!   anything? turn, wake tasks; again           parked? arm what it armed, set the alarm
 //!   nothing? arm, look again, set the alarm;
 //!     park: wait for the reactor
 //! ```
 
 use std::{
-    hint, mem,
     sync::atomic::Ordering,
     task::{Poll, Waker},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use ibex_base::sync::{AtomicBool, Mutex, lock};
 use ibex_ring::parking::{self, AtSlot, Ticket};
 
-use super::{Driving, EventLoop, Runtime, brief_polls::BriefPolls, waiting::PAUSES_PER_READ};
+use super::{Driving, EventLoop, Runtime};
 use crate::{
     clock,
     engine::{self, ReadyWires},
-    node::{CloseReport, Wait},
+    node::CloseReport,
     wire::{Reactor, Watcher},
 };
 
@@ -44,9 +42,6 @@ use crate::{
 pub enum Step {
     /// The step has moved something. Another step follows, after other tasks have run.
     Moved,
-    /// The step found nothing. The next one looks for a moment, after the tasks that are ready have
-    /// run.
-    Idle,
     /// The step found nothing. The next step is due when the task is woken.
     Parked,
     /// The node is closed, and nothing is left to be driven.
@@ -59,18 +54,11 @@ pub struct Steps {
     /// The reactor has reported the epoll set, which may have events that were not taken. The task
     /// sets this after it has cleared the report, so that the reactor reports later readiness anew.
     pub set_is_ready: bool,
-    /// The last step was [`Step::Idle`].
-    is_idle: bool,
-    brief_polls: BriefPolls,
 }
 
 impl Default for Steps {
     fn default() -> Self {
-        Self {
-            set_is_ready: true,
-            is_idle: false,
-            brief_polls: BriefPolls::default(),
-        }
+        Self { set_is_ready: true }
     }
 }
 
@@ -152,7 +140,8 @@ impl EventLoop {
             return Step::Over;
         }
         let mut engine = self.engine.lock();
-        engine.note_time(clock::now());
+        let now = clock::now();
+        engine.note_time(now);
         engine.note_step();
         let mut ready = ReadyWires::NOTHING;
         if steps.set_is_ready {
@@ -161,29 +150,8 @@ impl EventLoop {
         steps.set_is_ready = !ready.is_empty();
         self.reports
             .take(waker, |session| ready.add_reported(session));
-        let was_idle = mem::take(&mut steps.is_idle);
         if ready.is_empty() && !self.engine.is_marked() {
-            if was_idle {
-                drop(engine);
-                if self.poll() {
-                    // What tasks have sent meanwhile is no reason to look again.
-                    return Step::Moved;
-                }
-                let has_found = self.poll_briefly();
-                steps.brief_polls.has_polled(has_found);
-                if has_found {
-                    return Step::Moved;
-                }
-                engine = self.engine.lock();
-            } else if self.polls_briefly(self.node.config.wait_engine)
-                && steps.brief_polls.is_worth_one()
-            {
-                steps.is_idle = true;
-                return Step::Idle;
-            }
             let is_parked = self.engine.park(engine, |engine, stay_awake| {
-                let now = clock::now();
-                engine.note_step();
                 let next = engine.prepare_sleep(now, stay_awake);
                 next.map(|next| engine.set_alarm(now, next)).is_some()
             });
@@ -194,28 +162,6 @@ impl EventLoop {
         }
         self.turn(engine, &ready);
         Step::Moved
-    }
-
-    /// Runs turns until one moves something, for as long as a peer that looks too takes to answer
-    /// over loopback, but for no longer than calls spin. Returns whether a turn moved something.
-    fn poll_briefly(&self) -> bool {
-        let began = Instant::now();
-        loop {
-            (0..PAUSES_PER_READ).for_each(|_| hint::spin_loop());
-            if self.poll() {
-                return true;
-            }
-            if began.elapsed() >= CHECK.min(self.node.config.wait_engine.spin()) {
-                return false;
-            }
-        }
-    }
-
-    /// Returns whether a task looks for a moment before a wait as configured by `wait`: it drives the
-    /// engine, calls spin, and no call has found that a poll holds up threads that compute.
-    pub(crate) fn polls_briefly(&self, wait: Wait) -> bool {
-        let is_tasks = self.node.driving == Driving::Tasks;
-        is_tasks && !wait.spin().is_zero() && !self.yielding.is_dear()
     }
 
     /// Waits for the flushing task until other tasks have published messages. Returns false when
@@ -279,9 +225,6 @@ impl Runtime {
     }
 }
 
-/// The length of a poll of the driving task, which delays the tasks that become ready meanwhile.
-const CHECK: Duration = Duration::from_micros(10);
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -295,30 +238,6 @@ mod tests {
             ..RuntimeConfig::of_test(Driver::Tasks)
         })
         .expect("a runtime")
-    }
-
-    /// Returns how many of the next steps, each of which ends parked, polled for a moment.
-    fn polls_in(runtime: &Runtime, parked: u32) -> u32 {
-        let (event_loop, mut steps) = (runtime.first(), Steps::default());
-        let mut polls = 0;
-        for _ in 0..parked {
-            while event_loop.step(&mut steps, Waker::noop()) != Step::Parked {
-                polls += u32::from(steps.is_idle);
-            }
-        }
-        polls
-    }
-
-    #[test]
-    fn an_idle_node_polls_seldom_and_not_at_all_if_its_calls_sleep_at_once() {
-        for (wait_engine, most) in [(Wait::Event, 0), (Wait::Adaptive { spin: CHECK }, 30)] {
-            let runtime = Runtime::start(RuntimeConfig {
-                wait_engine,
-                ..RuntimeConfig::of_test(Driver::Tasks)
-            });
-            let polls = polls_in(&runtime.expect("a runtime"), 1000);
-            assert!(polls <= most && (polls > 0) == (most > 0), "{polls}");
-        }
     }
 
     /// One task asks for a turn while another has the engine, and a third cannot run a turn of its

@@ -135,11 +135,7 @@ settings! {
     /// A spinning call lets other threads run, and spins only in the time that they leave. If they
     /// keep a core for milliseconds, calls sleep at once, and try to spin again later.
     ///
-    /// Under [`Driver::Tasks`] a task that waits for a message over shared memory spins for up to
-    /// 4 µs first. The node's own task runs when there are events. Before it waits again, it lets the
-    /// tasks run that are ready, and spins for up to 10 µs. Spins that find nothing become rare: one
-    /// of 128 waits. Waking an idle processor takes 25 to 50 µs. With [`Wait::Event`] nothing spins;
-    /// [`Wait::BusyPoll`] makes only threads spin for longer.
+    /// Tasks never spin, nor does the node's own task under [`Driver::Tasks`].
     pub fn wait(mut self, wait: Wait) -> Self {
         if let Wait::Adaptive { spin } = wait {
             self.note(within!("spin", spin, 0 s..=1 s));

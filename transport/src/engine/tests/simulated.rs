@@ -28,7 +28,7 @@ use super::tasks::Tasks;
 use crate::{
     channel::{ChannelError, ReceiveHandle, SendHandle},
     engine::{Admission, lendable_credit},
-    node::{SessionShared, Wait},
+    node::SessionShared,
     runtime::{Driver, Runtime, RuntimeConfig},
     session::{EngineId, Fabric, PeerDescription, PeerNames},
     wire::{WireParts, tests::by_hand::spec_of_bytes},
@@ -74,10 +74,6 @@ fn config() -> RuntimeConfig {
         node_credit_bytes: 4 << 20,
         notice_timeout: Duration::from_secs(300),
         session_timeout: Duration::from_secs(300),
-        // A poll before a task parks is one turn.
-        wait_engine: Wait::Adaptive {
-            spin: Duration::from_nanos(1),
-        },
         ..RuntimeConfig::of_test(Driver::Tasks)
     }
 }

@@ -88,7 +88,7 @@ impl Tasks {
         if self.driving.0.swap(false, Ordering::SeqCst) || self.steps.set_is_ready {
             let waker = Waker::from(self.driving.clone());
             match self.event_loop.step(&mut self.steps, &waker) {
-                Step::Moved | Step::Idle => waker.wake(),
+                Step::Moved => waker.wake(),
                 Step::Parked => {}
                 Step::Over => self.is_over = true,
             }
