@@ -21,7 +21,7 @@ pub(crate) fn of_this_run(settings: RdmaSettings) -> RdmaSettings {
         "small-mtu" => settings.tuning(tuning.path_mtu(256)),
         "tiny-queues" => settings
             .max_sessions(2)
-            .receive_buffers(19)
+            .receive_buffers(21)
             .held_buffers(0)
             .tuning(tuning.session_credit(2).send_requests(64)),
         unknown => panic!("there is no mask \"{unknown}\""),

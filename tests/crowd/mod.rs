@@ -1,8 +1,9 @@
 //! A crowd: many sessions between two nodes over an RDMA device, all of which have something to
 //! send all the time.
 //!
-//! The receiving node has 256 receive buffers for all sessions and places for 200. A session alone
-//! thus has 40 buffers to send to, and 200 sessions take turns. Both nodes are in this process.
+//! The receiving node lends 40 receive buffers and has places for 200. A session alone thus has 40
+//! buffers to send to, and 200 sessions take turns, beside the one buffer that each is lent while it
+//! has no other. Both nodes are in this process.
 //! `tests/rdma_crowd.rs` checks how the sessions share, `benches/pingpong` measures how much they
 //! carry.
 
@@ -45,8 +46,8 @@ pub(crate) struct Standstill(Instant);
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 /// The most sessions that a crowd has.
 pub(crate) const SESSIONS: usize = 200;
-/// Receive buffers for all of them.
-const RECEIVE_BUFFERS: u32 = 256;
+/// Receive buffers that are lent to them.
+const LENT_BUFFERS: u32 = 40;
 /// Length of a message. It fits a receive buffer once and not twice, so that a turn is four
 /// messages, and one turn more or less hardly affects the shares.
 const MESSAGE_BYTES: usize = 2400;
@@ -96,16 +97,14 @@ impl Standstill {
 impl Crowd {
     /// Connects nodes with `sessions` sessions between them, at most [`SESSIONS`].
     pub(crate) fn gather(sessions: usize) -> Self {
-        let server = builder(SESSIONS as u32, RECEIVE_BUFFERS)
+        let server = builder(SESSIONS as u32)
             .listen("127.0.0.1:0")
             .fabric(Fabric::Verbs, Policy::Require)
             .build()
             .expect("a node");
         // A session takes two places of the dialing node.
         let places = 2 * sessions as u32;
-        let client = builder(places, places + RECEIVE_BUFFERS)
-            .build()
-            .expect("a node");
+        let client = builder(places).build().expect("a node");
         let address = server.local_addr().expect("it listens");
         let (mut peers, mut senders, mut receivers) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..sessions {
@@ -156,10 +155,10 @@ impl Crowd {
 }
 
 /// Returns a builder of a node with as few resources as possible.
-pub(crate) fn builder(places: u32, receive_buffers: u32) -> NodeBuilder {
+pub(crate) fn builder(places: u32) -> NodeBuilder {
     let mut settings = RdmaSettings::new()
         .max_sessions(places)
-        .receive_buffers(receive_buffers)
+        .receive_buffers(2 * places + 16 + LENT_BUFFERS)
         .held_buffers(64)
         .tuning(Tuning::new().send_requests(64));
     if let Ok(device) = env::var("IBEX_TEST_DEVICE") {

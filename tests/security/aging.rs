@@ -56,6 +56,71 @@ fn sessions_of_an_age_are_authenticated_again_under_load() {
     }
 }
 
+/// A connection ends as planned also while its peer reads none of what is under way, and the peer
+/// receives the reason.
+#[test]
+fn a_peer_that_reads_late_is_told_that_its_session_is_old() {
+    for dialer_is_aged in [false, true] {
+        is_told_late(dialer_is_aged);
+    }
+}
+
+/// Lets one end reach its age while the other, whose engine nobody turns, reads nothing.
+fn is_told_late(dialer_is_aged: bool) {
+    let age = Duration::from_secs(2);
+    let [ours, theirs] = [dialer_is_aged, !dialer_is_aged].map(|is_aged| match is_aged {
+        true => secret(1).max_session_age(age),
+        false => secret(1),
+    });
+    // More than the kernel takes.
+    let caller = || {
+        let builder = builder(Fabric::Tcp).driver(Driver::Caller);
+        builder.session_credit_bytes(64 << 20)
+    };
+    let dialer = caller().security(ours).build().unwrap();
+    let acceptor = caller().listen("127.0.0.1:0").security(theirs);
+    let acceptor = acceptor.build().unwrap();
+    let (there, here) = thread::scope(|scope| {
+        let dialing = scope.spawn(|| dialer.connect(address(&acceptor)).unwrap());
+        let here = acceptor.accept().unwrap();
+        (dialing.join().unwrap(), here)
+    });
+    let began = Instant::now();
+    let (aged, late) = match dialer_is_aged {
+        true => ((&dialer, &there), (&acceptor, &here)),
+        false => ((&acceptor, &here), (&dialer, &there)),
+    };
+    let mut out = aged.1.channel("out").codec::<Raw>().sender().unwrap();
+    let late_end = late.1.channel("out").codec::<Raw>();
+    let mut late_end = late_end.receiver::<[u8]>().unwrap();
+    let message = vec![7; 3 << 20];
+    // Once a message has come, the peer may send all that the credit covers.
+    while out.try_send(&message).is_err() || late_end.try_recv().is_err() {
+        (aged.0.poll(), late.0.poll());
+    }
+    late.0.poll();
+    aged.0.poll();
+    while out.try_send(&message).is_ok() {
+        aged.0.poll();
+    }
+    while began.elapsed() < 2 * age {
+        aged.0.poll();
+    }
+    let cause = loop {
+        late.0.poll();
+        if let Some(suspension) = late.1.suspension() {
+            break suspension.cause.to_string();
+        }
+        aged.0.poll();
+        assert!(began.elapsed() < LONG, "the session is not renewed");
+    };
+    assert!(cause.contains("as planned"), "{cause}");
+    while aged.1.stats().resumes == 0 || late.1.stats().resumes == 0 {
+        (aged.0.poll(), late.0.poll());
+        assert!(began.elapsed() < LONG, "the session is not resumed");
+    }
+}
+
 /// A session outlives the revocation of its peer's certificate by at most its age limit.
 #[test]
 fn a_peer_whose_certificate_is_revoked_is_gone_when_its_session_is_old() {

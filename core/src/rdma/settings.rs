@@ -162,7 +162,7 @@ impl RdmaSettings {
             return Ok(());
         }
         let (other, value, why) = if self.resources.shared_receives {
-            let why = "each place for a session keeps one, and 17 are for all";
+            let why = "each place for a session keeps two, and 17 are for all";
             ("max_sessions", self.resources.max_sessions, why)
         } else {
             let why = "without shared_receives each session has so many and 18 to itself";
@@ -317,18 +317,19 @@ settings! {
     const BUFFERS in RdmaSettings, |self| self.resources;
 
     /// Sets the number of receive buffers that are posted for all sessions together.
-    #[default(4096)] #[range(18..=1048576)]
-    /// There have to be `max_sessions` + 17 at least.
+    #[default(4096)] #[range(19..=1048576)]
+    /// There have to be 2 * `max_sessions` + 17 at least: for each session one for what it says of
+    /// its credit, and one that its peer can use whatever others hold. All sessions share the rest.
     ///
     /// With more buffers, more sessions can have `session_credit` at a time. Each costs
     /// `receive_buffer_bytes` of locked memory, and the device has a limit of its own. With fewer
-    /// than `max_sessions` + 16 and one for each present session, sessions take turns at the
-    /// buffers that are left.
+    /// than 2 * `max_sessions` + 16 and one for each present session, sessions take turns at those
+    /// that they share.
     ///
     /// A peer that stands still, because its process is stopped or its node is not turned, keeps
-    /// its lent buffers, up to 4 in a turn, until it goes on or its session ends. The others take
-    /// turns at the rest. If such peers have all buffers that are left, every session waits for one
-    /// of them.
+    /// its lent buffers, up to 4 in a turn, until it goes on or its session is suspended or over. The
+    /// others share the rest. If such peers have all that is shared, every other session goes on with
+    /// the one buffer that is kept for it, a new one too: one frame is under way at a time.
     ///
     /// Without [`shared_receives`](Tuning::shared_receives) each session takes `session_credit` + 18
     /// buffers, and that is the minimum.
@@ -336,9 +337,10 @@ settings! {
 
     /// Sets the maximum number of simultaneous sessions over RDMA.
     #[default(256)] #[range(1..=65536)]
-    /// A session that this node dialed counts as two, because two buffers are kept for it, and one
-    /// for others. Each place takes a receive buffer and `send_requests` + 2 entries of a
-    /// completion queue. A device limits these entries; if it has fewer, there are fewer places.
+    /// A session that this node dialed counts as two, because two buffers are kept for what it says
+    /// of its credit, and one for others. Each place takes two receive buffers and
+    /// `send_requests` + 2 entries of a completion queue. A device limits these entries; if it has
+    /// fewer, there are fewer places.
     pub fn max_sessions(sessions: u32);
 
     /// Sets the number of spare buffers, which replace those of messages that were received and not

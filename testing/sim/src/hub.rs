@@ -29,22 +29,24 @@ type Wires = (u64, u64, usize);
 impl Hub {
     pub(super) fn new(options: &SimOptions, random: &mut Draw) -> Self {
         let peers = options.peers as u64;
-        let mut broker = |reserve, floor, grain: u64| {
+        let mut broker = |reserve, floor, spare, grain: u64| {
             // Now and then there is not even a grain for each session.
             let lendable = grain * random.pick(&[2, peers, 8 * peers]);
             CreditBroker::new(BrokerSettings {
-                capacity: (reserve + floor) * peers + lendable,
+                capacity: (reserve + floor + spare) * peers + lendable,
                 reserve,
                 floor,
+                spare,
                 max_sessions: peers,
                 grain,
                 most: grain * random.pick(&[2, 16]),
             })
         };
         let grain = Carriage::Stream.grain();
-        let bytes = broker(CONTROL_RESERVE_BYTES, grain, grain);
+        let bytes = broker(CONTROL_RESERVE_BYTES, grain, 0, grain);
+        let buffers = broker(reserved_buffers(false), 0, BUFFER_GRAIN, BUFFER_GRAIN);
         Self {
-            brokers: [bytes, broker(reserved_buffers(false), 0, BUFFER_GRAIN)],
+            brokers: [bytes, buffers],
             joined: vec![None; options.peers],
         }
     }

@@ -145,9 +145,45 @@ impl Connection {
             return false;
         }
         let until = clock::now() + PARTING_TIMEOUT;
-        let parting = Parting::new(until, place.clone());
+        let parting = Parting::new(until, Some(place.clone()));
         let outgoing = &mut self.core.common.session.outgoing;
-        self.wire.begin_parting(outgoing, parting, tools)
+        self.wire.begin_parting(Some(outgoing), parting, tools)
+    }
+
+    /// Ends a wire that works, because another is to take its place. The peer hears that behind the
+    /// frames that were begun, and has to close its end first: a kernel that gets bytes for a closed
+    /// connection resets it, and with it what the peer has not read.
+    pub(super) fn renew_wire(
+        &mut self,
+        cause: EndCause,
+        tools: &mut Tools,
+        context: &mut Context<'_>,
+    ) {
+        let parting = Parting::new(clock::now() + PARTING_TIMEOUT, None);
+        if self.wire.begin_parting(None, parting, tools) {
+            self.drain_then_end(cause);
+            self.go_on_with_renewal(tools, context);
+        } else {
+            self.wire.say_last_word(&self.socket, LastWord::Renewed);
+            self.wire_broke(cause, tools, context);
+        }
+    }
+
+    /// Goes on with a renewal. Returns whether the old wire is gone.
+    pub(super) fn go_on_with_renewal(
+        &mut self,
+        tools: &mut Tools,
+        context: &mut Context<'_>,
+    ) -> bool {
+        if self.core.common.phase == Phase::Gone {
+            return false;
+        }
+        self.wire.part(&mut self.socket, tools);
+        let is_gone = !self.wire.is_parting();
+        if is_gone {
+            self.wire_is_drained(tools, context);
+        }
+        is_gone
     }
 
     /// Notes that a dial gave no wire: dials again later, or ends the session.
@@ -220,7 +256,12 @@ impl Connection {
         reconnect.newer_run = None;
         if !self.wire.is_down() {
             // The peer has noticed the break first. It sends again what was in flight to this end.
-            let cause = EndCause::lost("it has lost the connection, and made another");
+            let mut cause = EndCause::lost("it has lost the connection, and made another");
+            if self.wire.is_parting() {
+                // The peer has left the old wire.
+                self.wire.destroy();
+                cause = self.core.broken.take().unwrap_or(cause);
+            }
             if !self.wire.is_gone() {
                 if let Some(before) = reconnect.next.replace(Box::new(new)) {
                     context.leave(before);
@@ -367,5 +408,5 @@ impl Connection {
 /// Most connections of a node that stay behind their sessions. A program may end sessions faster than
 /// their peers read.
 const MOST_PARTINGS: usize = 64;
-/// Time that a peer has to take in the end of a session that this program ended at once.
+/// Time that a peer has to take in the end of a connection that this end has ended.
 const PARTING_TIMEOUT: Duration = Duration::from_secs(10);

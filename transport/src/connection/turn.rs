@@ -10,7 +10,7 @@ use super::{Connection, context::Context, core::Phase, frames::CoreInTurn, stall
 use crate::{
     clock,
     session::EndCause,
-    wire::{FrameRefusal, LastWord, Received, Tools, Wire, stream::cause_of},
+    wire::{FrameRefusal, Received, Tools, Wire, stream::cause_of},
 };
 #[cfg(any(test, feature = "verbs"))]
 use crate::{
@@ -252,7 +252,7 @@ impl Connection {
                 return true;
             }
             if self.wire.is_parting() {
-                return false;
+                return self.go_on_with_renewal(tools, context);
             }
         }
         let is_beside = !self.wire.is_gone();
@@ -395,8 +395,7 @@ impl Connection {
                     if let Some(cause) = core.age_of_wire_is_over()
                         && !self.wire.is_down()
                     {
-                        self.wire.say_last_word(&self.socket, LastWord::Renewed);
-                        self.wire_broke(cause, tools, context);
+                        self.renew_wire(cause, tools, context);
                     }
                 }
             }

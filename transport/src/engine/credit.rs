@@ -223,6 +223,7 @@ fn arrival_bytes(config: &RuntimeConfig) -> BrokerSettings {
         capacity: own_bytes(config) + MAX_SESSIONS * (CONTROL_RESERVE_BYTES + floor),
         reserve: CONTROL_RESERVE_BYTES,
         floor,
+        spare: 0,
         max_sessions: MAX_SESSIONS,
         grain: Carriage::Stream.grain().min(most),
         most,

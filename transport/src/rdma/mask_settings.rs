@@ -18,10 +18,10 @@ pub fn settings_of(mask: &Mask) -> fn(&mut PortSettings) {
         }
         // Devices write to each other's memory, with immediate data if they support it.
         "trusted" | "no-immediate" => |settings| settings.grants_memory = true,
-        "tiny-queues" => |settings| shrink(settings, 19),
+        "tiny-queues" => |settings| shrink(settings, 21),
         "all-of-it" => |settings| {
             settings.grants_memory = true;
-            shrink(settings, 20);
+            shrink(settings, 22);
         },
         name => panic!("no settings are known for the mask {name}"),
     }

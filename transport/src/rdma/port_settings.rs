@@ -19,9 +19,9 @@ pub struct PortSettings {
     /// [broker](ibex_protocol::credit::broker). A session with a receive queue of its own takes
     /// `session_credit` of them and some more.
     pub receive_buffers: u32,
-    /// Most sessions at a time. Default: 256. One buffer is reserved for each session's credit
-    /// messages; a session that this side dialed counts as two. Each session also takes room for
-    /// its sends in the completion queue.
+    /// Most sessions at a time. Default: 256. For each session one buffer is reserved for credit
+    /// messages, and one for its peer while that has no other; a session that this side dialed
+    /// counts as two. Each session also takes room for its sends in the completion queue.
     pub max_sessions: u32,
     /// Buffers beyond those posted. Default: 4096. Unreleased messages may hold this many frames
     /// without reducing the number of posted buffers; further frames are copied.
@@ -107,13 +107,17 @@ impl PortSettings {
     /// The maximum of `receive_buffers` and of `held_buffers`.
     pub const MOST_BUFFERS: u32 = 1 << 20;
 
-    /// Returns the minimum of `receive_buffers` with the other settings. A shared queue needs one
-    /// buffer for each session, those that wait to be posted again, and one to lend. Otherwise the
+    /// Returns the minimum of `receive_buffers` with the other settings. A shared queue needs the
+    /// buffers of each session, those that wait to be posted again, and one to lend. Otherwise the
     /// minimum is the number of buffers of one session.
     #[must_use]
     pub fn least_receive_buffers(&self) -> u32 {
         match self.shared_receives {
-            true => self.max_sessions.saturating_add(REPOST_BATCH + 1),
+            true => {
+                let of_each = (RESERVE + SPARE) as u32;
+                let of_sessions = self.max_sessions.saturating_mul(of_each);
+                of_sessions.saturating_add(REPOST_BATCH + 1)
+            }
             false => self.own_buffers(),
         }
     }
@@ -145,7 +149,7 @@ impl PortSettings {
         let (least, most) = (self.least_receive_buffers(), Self::MOST_BUFFERS);
         if !(least..=most).contains(&self.receive_buffers) {
             let allowed = match self.shared_receives {
-                true => format!("{least} (max_sessions and 17) to {most}"),
+                true => format!("{least} (two for each of max_sessions, and 17) to {most}"),
                 false => format!("{least} (session_credit and 18, for one session) to {most}"),
             };
             return wrong("receive_buffers", self.receive_buffers, &allowed);
@@ -196,14 +200,21 @@ impl PortSettings {
     pub(super) fn broker(&self) -> BrokerSettings {
         BrokerSettings {
             capacity: (self.receive_buffers - REPOST_BATCH).into(),
-            reserve: 1,
+            reserve: RESERVE,
             floor: 0,
+            spare: SPARE,
             max_sessions: self.max_sessions.into(),
             grain: 1,
             most: self.session_credit.into(),
         }
     }
 }
+
+/// The buffer of each place for a session that credit messages take.
+const RESERVE: u64 = 1;
+/// The buffer of each place that its session is lent while it has no other, so that it can send
+/// whatever others hold.
+const SPARE: u64 = 1;
 
 /// Minimum of `send_requests`: a send queue must hold more than one interval between two
 /// completions, because it would otherwise wait for a completion that was never requested.

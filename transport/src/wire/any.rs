@@ -203,7 +203,7 @@ impl Wire for AnyWire {
 
     fn begin_parting(
         &mut self,
-        outgoing: &mut ControlQueue,
+        outgoing: Option<&mut ControlQueue>,
         parting: Parting,
         tools: &mut Tools,
     ) -> bool {

@@ -123,8 +123,8 @@ pub(crate) trait Wire {
         Ok(true)
     }
 
-    /// Returns whether the last turn found that due frames wait for credit or room, whose arrival
-    /// wakes a sleeping thread.
+    /// Returns whether the last turn found that due frames wait for credit or room, or for another
+    /// wire, whose arrival wakes a sleeping thread.
     fn is_blocked(&self) -> bool;
 
     /// Returns whether a frame taken from the session still has to be offered to the kernel again.
@@ -162,12 +162,13 @@ pub(crate) trait Wire {
     /// Tells the peer why the wire ends, if that can be sent at once.
     fn say_last_word(&mut self, _socket: &WireSocket, _word: LastWord) {}
 
-    /// Begins to part from a peer that is to hear the goodbye of `outgoing`, if that is not on its
-    /// way, behind the frames that were begun. The wire stays until the peer has closed its end, or
-    /// until `parting` gives that up. Returns false if the wire cannot do that.
+    /// Begins to part from a peer that is to hear, behind the frames that were begun, the goodbye of
+    /// `outgoing`, if that is not on its way, or [`LastWord::Renewed`] if the session goes on. The
+    /// wire stays until the peer has closed its end, or until `parting` gives that up. Returns false
+    /// if the wire cannot do that.
     fn begin_parting(
         &mut self,
-        _outgoing: &mut ControlQueue,
+        _outgoing: Option<&mut ControlQueue>,
         _parting: stream::Parting,
         _tools: &mut Tools,
     ) -> bool {

@@ -215,12 +215,12 @@ fn each_setting_out_of_its_range_says_so() {
             "send_entries is 4; it may be 1 to 3",
         ),
         (
-            RdmaSettings::new().receive_buffers(17),
-            "receive_buffers is 17; it may be 18 to 1048576",
+            RdmaSettings::new().receive_buffers(18),
+            "receive_buffers is 18; it may be 19 to 1048576",
         ),
         (
             RdmaSettings::new().receive_buffers((1 << 20) + 1),
-            "receive_buffers is 1048577; it may be 18 to 1048576",
+            "receive_buffers is 1048577; it may be 19 to 1048576",
         ),
     ];
     for (settings, says) in cases {
@@ -232,9 +232,9 @@ fn each_setting_out_of_its_range_says_so() {
 fn buffers_that_do_not_cover_the_sessions_are_told_with_both_settings() {
     let cases = [
         (
-            RdmaSettings::new().receive_buffers(272),
-            "receive_buffers is 272 and max_sessions is 256: each place for a session keeps \
-             one, and 17 are for all, so it has to be 273 or more; raise it or lower \
+            RdmaSettings::new().receive_buffers(528),
+            "receive_buffers is 528 and max_sessions is 256: each place for a session keeps \
+             two, and 17 are for all, so it has to be 529 or more; raise it or lower \
              max_sessions",
         ),
         (
@@ -254,7 +254,7 @@ fn buffers_that_do_not_cover_the_sessions_are_told_with_both_settings() {
         assert_eq!(settings.error(), None);
         assert_eq!(settings.check_relations().unwrap_err().to_string(), says);
     }
-    let few = RdmaSettings::new().max_sessions(1).receive_buffers(18);
+    let few = RdmaSettings::new().max_sessions(1).receive_buffers(19);
     assert_eq!((few.error(), few.check_relations()), (None, Ok(())));
     let for_one = tuned(Tuning::new().shared_receives(false)).receive_buffers(82);
     assert_eq!((for_one.error(), for_one.check_relations()), (None, Ok(())));

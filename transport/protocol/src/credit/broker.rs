@@ -32,7 +32,10 @@
 //!    next session. A recall that stays unanswered while the waiting sessions use their credit
 //!    twice each no longer counts as coming back. The others share, or take turns at, the
 //!    remainder. They lose the credit of a silent peer and nothing else.
-//! 6. No session has more than one recall open, and a wish looks at [`CHECKS_PER_WISH`] sessions at
+//! 6. Sessions may have *spare* credit, which is kept for each. A session that wants, has nothing and
+//!    finds nothing free is lent its own for a turn, and waits for more all the same. So it never
+//!    has to wait for others, even if peers that fell silent hold all that is shared.
+//! 7. No session has more than one recall open, and a wish looks at [`CHECKS_PER_WISH`] sessions at
 //!    most to find idle ones. No step waits for a clock.
 //!
 //! A connection makes three calls: [`join`](CreditBroker::join) when its session begins,
@@ -68,10 +71,13 @@ pub struct BrokerSettings {
     pub capacity: u64,
     /// The reserve of each session beside its lent credit, for talk about credit.
     pub reserve: u64,
-    /// The credit that each session has beside what it is lent, and nobody else is lent. If this is
-    /// 0, a session has no credit while others keep all of it.
+    /// The credit that each session has beside what it is lent, and nobody else is lent.
     pub floor: u64,
-    /// The largest number of sessions. The reserve and floor of all of them are set aside.
+    /// The credit that each session is lent for a turn when it has nothing else, and nobody else is
+    /// lent. If this and the floor are 0, a session has no credit while others keep all of it.
+    pub spare: u64,
+    /// The largest number of sessions. The reserve, floor and spare credit of all of them are set
+    /// aside.
     pub max_sessions: u64,
     /// The least credit that is of use.
     pub grain: u64,
@@ -98,6 +104,8 @@ pub struct CreditBroker {
     holdings: Holdings,
     /// Sessions that have joined and are still to be given their floor.
     newcomers: Vec<SessionId>,
+    /// Sessions that want since the last action, to be lent their spare credit if they have nothing.
+    bare: Vec<SessionId>,
     /// Sessions that want, in the order of their wishes.
     waiting: BTreeMap<u64, SessionId>,
     next_ticket: u64,
@@ -144,7 +152,7 @@ impl CreditBroker {
     /// If the reserves leave less than a grain to lend, or a session may not hold a grain.
     #[must_use]
     pub fn new(settings: BrokerSettings) -> Self {
-        let of_each = settings.reserve + settings.floor;
+        let of_each = settings.reserve + settings.floor + settings.spare;
         let reserves = of_each.saturating_mul(settings.max_sessions);
         let lendable = settings.capacity.saturating_sub(reserves);
         assert!(
@@ -156,6 +164,7 @@ impl CreditBroker {
             lendable,
             holdings: Holdings::new(lendable, settings.idle_keeps()),
             newcomers: Vec::new(),
+            bare: Vec::new(),
             waiting: BTreeMap::new(),
             next_ticket: 0,
             level: Level::new(lendable),
@@ -223,6 +232,11 @@ impl CreditBroker {
                 term: Term::Floor,
             });
         }
+        self.share(used).or_else(|| self.lend_spare())
+    }
+
+    /// Returns the next action for the sessions that want what all share.
+    fn share(&mut self, used: impl Fn(SessionId) -> u64) -> Option<CreditAction> {
         let mut next = 0;
         while let Some((&ticket, &session)) = self.waiting.range(next..).next() {
             let holding = self.holdings.get(session).copied().unwrap_or_default();
@@ -314,7 +328,8 @@ impl CreditBroker {
         self.set_level();
     }
 
-    /// Returns the credit that a session has: its floor and what it is lent.
+    /// Returns the credit that a session has: its floor, and what it is lent of its spare credit and
+    /// of what all share.
     #[must_use]
     pub fn held(&self, session: SessionId) -> u64 {
         let floor = match self.newcomers.contains(&session) {
@@ -322,7 +337,7 @@ impl CreditBroker {
             false => self.settings.floor,
         };
         let holding = self.holdings.get(session);
-        holding.map_or(0, |holding| holding.held + floor)
+        holding.map_or(0, |holding| holding.held + holding.spare + floor)
     }
 
     /// Returns the credit that is not lent.
@@ -360,6 +375,9 @@ impl CreditBroker {
         if is_repeated {
             self.notice_silence();
         }
+        if self.settings.spare > 0 {
+            self.bare.push(session);
+        }
         self.set_level();
     }
 
@@ -371,10 +389,12 @@ impl CreditBroker {
         let mut closed = None;
         let mut is_lapsing = false;
         self.holdings.change(session, |holding, free| {
-            let credit = credit.min(holding.held);
-            debug_assert!(credit <= holding.recalled, "{holding:?} returns {credit}");
+            let own = credit.saturating_sub(holding.recalled);
+            debug_assert!(own <= holding.spare, "{holding:?} returns {credit}");
+            holding.spare = holding.spare.saturating_sub(own);
+            let credit = credit - own;
             holding.held -= credit;
-            holding.recalled = holding.recalled.saturating_sub(credit);
+            holding.recalled -= credit;
             *free += credit;
             if holding.recalled == 0 {
                 closed = holding.due.take();
@@ -446,6 +466,26 @@ impl CreditBroker {
             credit,
             term,
         }
+    }
+
+    /// Lends a session that wants, and has nothing, its spare credit.
+    fn lend_spare(&mut self) -> Option<CreditAction> {
+        while let Some(session) = self.bare.pop() {
+            let mut is_bare = false;
+            let credit = self.settings.spare;
+            self.holdings.change(session, |holding, _| {
+                is_bare = holding.ticket.is_some() && holding.held + holding.spare == 0;
+                holding.spare += if is_bare { credit } else { 0 };
+            });
+            if is_bare {
+                return Some(CreditAction::Give {
+                    session,
+                    credit,
+                    term: Term::Turn,
+                });
+            }
+        }
+        None
     }
 
     // ---- Bookkeeping -----------------------------------------------------------------

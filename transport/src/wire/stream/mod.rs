@@ -162,7 +162,7 @@ impl Wire for StreamWire {
     }
 
     fn is_blocked(&self) -> bool {
-        self.waits_for_credit || !self.is_written()
+        self.waits_for_credit || !self.is_written() || self.parting.is_some()
     }
 
     #[inline]
@@ -181,7 +181,7 @@ impl Wire for StreamWire {
     }
 
     fn say_last_word(&mut self, socket: &WireSocket, word: LastWord) {
-        if self.is_written() {
+        if self.is_written() && self.parting.is_none() {
             let frames = self.outbound.frames();
             say_last_word(socket.stream(), &mut self.layer, frames, word);
         }
@@ -189,11 +189,11 @@ impl Wire for StreamWire {
 
     fn begin_parting(
         &mut self,
-        outgoing: &mut ControlQueue,
+        outgoing: Option<&mut ControlQueue>,
         parting: Parting,
         tools: &mut Tools,
     ) -> bool {
-        if let Some(goodbye) = outgoing.say_goodbye_now() {
+        if let Some(goodbye) = outgoing.and_then(ControlQueue::say_goodbye_now) {
             self.outbound.borrow(&mut tools.lists);
             self.outbound.push_control(&goodbye);
         }

@@ -1,5 +1,6 @@
-//! The end of a connection whose session is over before everything was sent: the frames that were
-//! begun are finished, and the peer receives the goodbye behind them.
+//! The end of a connection while frames are under way, because its session is over, or because another
+//! connection is to take its place: the frames that were begun are finished, and the peer receives the
+//! goodbye, or the announced end of the TLS stream, behind them.
 //!
 //! The connection is not closed before the peer closes its end. A kernel that gets bytes for a closed
 //! connection resets it, and with it what the peer has not read.
@@ -22,15 +23,20 @@ pub(crate) struct Parting {
     until: Instant,
     /// Everything is written; the peer has yet to close its end.
     is_written: bool,
-    /// Counts the connections of a node that are in this state.
-    _place: Arc<()>,
+    /// The end of the TLS stream is still to be announced, behind the frames.
+    announces: bool,
+    /// Counts the connections of a node that are in this state without a session.
+    _place: Option<Arc<()>>,
 }
 
 impl Parting {
-    pub(crate) fn new(until: Instant, place: Arc<()>) -> Self {
+    /// Begins the end of a connection: with a `place`, its session is over. Without one, the session
+    /// goes on over another connection, which is announced.
+    pub(crate) fn new(until: Instant, place: Option<Arc<()>>) -> Self {
         Self {
             until,
             is_written: false,
+            announces: place.is_none(),
             _place: place,
         }
     }
@@ -43,7 +49,7 @@ impl Parting {
     pub(super) fn poll(&self, now: Instant) -> Shut {
         match self.until <= now {
             true => Shut::Done {
-                gave_up: Some("its peer did not read the end of the session in time".to_owned()),
+                gave_up: Some("its peer did not read to the end in time".to_owned()),
             },
             false => Shut::Draining,
         }
@@ -59,6 +65,12 @@ impl Parting {
         if !self.is_written {
             if outbound.write(layer, socket.stream()).is_err() {
                 return false;
+            }
+            if self.announces && outbound.is_empty() && !layer.has_backlog() {
+                self.announces = false;
+                if layer.end(socket.stream()).is_err() {
+                    return false;
+                }
             }
             self.is_written = outbound.is_empty() && !layer.has_backlog();
             if self.is_written && socket.stream().shutdown(Shutdown::Write).is_err() {

@@ -165,6 +165,8 @@ fn richer(holders: &BTreeSet<(u64, SessionId)>, most: u64) -> Option<(SessionId,
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Holding {
     pub(super) held: u64,
+    /// The spare credit that the session is lent, beside `held`.
+    pub(super) spare: u64,
     /// The part of `held` that will not be lent again.
     pub(super) recalled: u64,
     /// The place in the queue of sessions that want more.

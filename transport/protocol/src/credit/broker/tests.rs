@@ -30,7 +30,7 @@ struct Host {
     recalls: u64,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Move {
     Join(SessionId),
     Leave(SessionId),
@@ -53,6 +53,11 @@ impl Host {
     }
 
     fn make(&mut self, what: Move) -> Result<(), TestCaseError> {
+        let wishes = match what {
+            Move::Join(id) if !self.sessions.contains_key(&id) => Some(id),
+            Move::Want(id) => Some(id),
+            _ => None,
+        };
         match what {
             Move::Join(id) => {
                 let is_full = self.sessions.len() as u64 == self.broker.settings.max_sessions;
@@ -122,7 +127,16 @@ impl Host {
                 }
             }
         }
-        self.act()
+        self.act()?;
+        // Whatever others hold, who wants credit has some.
+        let has_spare = self.broker.settings.spare > 0;
+        if let Some(model) = wishes.and_then(|id| self.alive(id)) {
+            prop_assert!(
+                model.out + model.floor > 0 || !has_spare,
+                "{what:?} gave nothing"
+            );
+        }
+        Ok(())
     }
 
     fn alive(&mut self, id: SessionId) -> Option<&mut Model> {
@@ -168,12 +182,15 @@ impl Host {
             prop_assert!(self.broker.is_sound());
         }
         let lendable = self.broker.lendable;
-        let out: u64 = sessions.values().map(|model| model.out).sum();
-        prop_assert!(out + self.broker.free() == lendable);
+        let mut shared = 0;
         for (&id, model) in sessions.iter() {
+            let holding = self.broker.holdings.get(id).expect("it has joined");
             prop_assert_eq!(self.broker.held(id), model.out + model.floor);
-            prop_assert!(model.out <= self.broker.settings.most);
+            prop_assert!(holding.spare <= self.broker.settings.spare);
+            shared += model.out - holding.spare;
+            prop_assert!(model.out - holding.spare <= self.broker.settings.most);
         }
+        prop_assert!(shared + self.broker.free() == lendable);
         Ok(())
     }
 }
@@ -191,11 +208,12 @@ fn any_move() -> impl Strategy<Value = Move> {
 }
 
 fn settings() -> impl Strategy<Value = BrokerSettings> {
-    let any = (1..4_u64, 1..30_u64, 1..20_u64, 0..3_u64);
-    any.prop_map(|(grain, grains, most, floor)| BrokerSettings {
-        capacity: grain * grains + 10 * (1 + floor),
+    let any = (1..4_u64, 1..30_u64, 1..20_u64, 0..3_u64, 0..3_u64);
+    any.prop_map(|(grain, grains, most, floor, spare)| BrokerSettings {
+        capacity: grain * grains + 10 * (1 + floor + spare),
         reserve: 1,
         floor,
+        spare,
         max_sessions: 10,
         grain,
         most: grain * most,
@@ -257,7 +275,7 @@ proptest! {
 
 proptest! {
     /// Peers that stand still keep what they have, and no more is lost to the others: as long as
-    /// a grain is left, each of those that answer has its turn.
+    /// a grain is left, each of those that answer has its turn, and with spare credit always.
     #[test]
     fn sessions_that_answer_get_credit_while_silent_ones_leave_a_grain(
         settings in settings(),
@@ -283,9 +301,10 @@ proptest! {
                 }
             }
         }
-        let silent = host.sessions.values().filter(|model| model.is_silent);
-        let kept: u64 = silent.map(|model| model.out).sum();
-        let is_left = host.broker.lendable - kept >= settings.grain;
+        let silent = host.sessions.iter().filter(|(_, model)| model.is_silent);
+        let kept = silent.filter_map(|(&id, _)| host.broker.holdings.get(id));
+        let kept: u64 = kept.map(|holding| holding.held).sum();
+        let is_left = settings.spare > 0 || host.broker.lendable - kept >= settings.grain;
         for (&id, before) in ids.iter().zip(before) {
             let has_had_some = host.sessions[&id].used > before;
             prop_assert!(has_had_some || !is_left, "{id} waits: {host:?}");
@@ -333,6 +352,7 @@ fn as_long_as_there_is_enough_everybody_gets_the_most() {
         capacity: 100 + 64 * 10,
         reserve: 1,
         floor: 0,
+        spare: 0,
         max_sessions: 100,
         grain: 1,
         most: 10,
@@ -356,6 +376,7 @@ fn the_arrival_of_many_recalls_each_a_few_times() {
         capacity: SESSIONS + 4096,
         reserve: 1,
         floor: 0,
+        spare: 0,
         max_sessions: SESSIONS,
         grain: 1,
         most: 4096,
@@ -390,6 +411,7 @@ fn the_rest_of_a_turn_is_given_before_anybody_elses() {
         capacity: 18,
         reserve: 1,
         floor: 0,
+        spare: 0,
         max_sessions: 12,
         grain: 1,
         most: 6,
@@ -437,6 +459,7 @@ fn more_sessions_than_there_are_reserves_for_are_refused() {
         capacity: 10,
         reserve: 2,
         floor: 0,
+        spare: 0,
         max_sessions: 2,
         grain: 1,
         most: 10,

@@ -39,10 +39,11 @@ const MESSAGES_OPEN: ChannelWindow = ChannelWindow {
 };
 
 /// Returns the settings of a receiving RDMA port that lends `lendable` buffers to up to `sessions`
-/// peers.
+/// peers, beside the one that each has for its credit messages, and the one that it is lent while it
+/// has no other.
 fn lends(lendable: u32, sessions: u32) -> PortSettings {
     PortSettings {
-        receive_buffers: lendable + sessions + KEPT_FOR_REPOSTING,
+        receive_buffers: lendable + 2 * sessions + KEPT_FOR_REPOSTING,
         held_buffers: 64,
         max_sessions: sessions,
         session_credit: 64,
@@ -63,7 +64,7 @@ impl Crowd {
         let dials = PortSettings {
             // Each session that a sender dials counts as two.
             max_sessions: 400,
-            receive_buffers: 512,
+            receive_buffers: 1024,
             held_buffers: 0,
             send_requests: 64,
             session_credit: 8,
@@ -128,18 +129,23 @@ impl Crowd {
     /// Lets each talker in `busy` send until `messages` of its messages have arrived. Returns how
     /// many each had delivered when the first was done.
     fn run(&mut self, busy: &[usize], messages: u64) -> Vec<u64> {
+        let everywhere: Vec<_> = (0..self.senders.len()).collect();
+        self.run_beside(busy, messages, &everywhere)
+    }
+
+    /// Like [`run`](Self::run), where only the nodes `turning` make turns.
+    fn run_beside(&mut self, busy: &[usize], messages: u64, turning: &[usize]) -> Vec<u64> {
         let goal: Vec<_> = busy
             .iter()
             .map(|&at| self.talkers[at].taken + messages)
             .collect();
         let before: Vec<_> = busy.iter().map(|&at| self.talkers[at].taken).collect();
-        let everywhere: Vec<_> = (0..self.senders.len()).collect();
         let mut shares = None;
         for _ in 0..100_000 {
             for (&at, &goal) in busy.iter().zip(&goal) {
                 self.talkers[at].fill(goal);
             }
-            self.settle(&everywhere);
+            self.settle(turning);
             let mut done = 0;
             for (&at, &goal) in busy.iter().zip(&goal) {
                 self.talkers[at].take();
@@ -215,11 +221,9 @@ fn spread(shares: &[u64]) -> f64 {
 /// Until then every sender had messages to send, so only the division of credit makes a difference.
 /// A session that starves early cannot hide that by catching up later.
 #[test]
-fn two_hundred_senders_share_256_buffers() {
+fn two_hundred_senders_share_40_buffers() {
     for senders in [1, 20] {
-        let settings = lends(40, 200);
-        assert_eq!(settings.receive_buffers, 256);
-        let mut crowd = Crowd::new(settings, senders);
+        let mut crowd = Crowd::new(lends(40, 200), senders);
         (0..200).for_each(|at| crowd.join(at % senders));
         let everybody: Vec<_> = (0..200).collect();
         let shares = crowd.run(&everybody, 128);
@@ -288,7 +292,41 @@ fn sessions_that_wait_for_credit_are_not_looked_at() {
     crowd.run(&everybody, 100);
 }
 
-// ---- Idle and gone -------------------------------------------------------------------
+// ---- Silent, idle and gone -----------------------------------------------------------
+
+/// Nodes that make no turns after they connected hold all that is lent. Those that come later have
+/// a buffer each, and when some of them fall silent with it, the next have theirs.
+#[test]
+fn peers_that_say_nothing_keep_no_newcomer_from_sending() {
+    let mut crowd = Crowd::new(lends(126, 150), 3);
+    (0..140).for_each(|_| crowd.join(0));
+    crowd.settle(&[]);
+    assert_eq!(crowd.free(), 0);
+    (0..4).for_each(|_| crowd.join(1));
+    crowd.run_beside(&[140, 141], 200, &[1]);
+    // From here on the second node makes no turns either.
+    (0..2).for_each(|_| crowd.join(1));
+    (0..2).for_each(|_| crowd.join(2));
+    crowd.run_beside(&[146, 147], 200, &[2]);
+    let silent: Vec<_> = (0..140).chain(144..146).map(|at| crowd.lent(at)).collect();
+    assert!(silent[140..].iter().all(|&lent| lent > 0), "{silent:?}");
+}
+
+/// Peers that have everything that is lent, and stand still, leave those that come later a buffer
+/// each.
+#[test]
+fn peers_that_fall_silent_keep_no_newcomer_from_sending() {
+    let mut crowd = Crowd::new(lends(2 * 64, 32), 2);
+    for at in 0..2 {
+        crowd.join(0);
+        crowd.run(&[at], 1);
+    }
+    assert_eq!(crowd.free(), 0);
+    // From here on the first node makes no turns.
+    (0..20).for_each(|_| crowd.join(1));
+    let later: Vec<_> = (2..22).collect();
+    crowd.run_beside(&later, 200, &[1]);
+}
 
 #[test]
 fn an_idle_sessions_credit_goes_to_a_sender_and_comes_back() {

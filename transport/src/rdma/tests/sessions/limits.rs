@@ -188,7 +188,7 @@ fn a_queue_pair_with_receives_of_its_own_carries_the_same() {
 fn buffers_for_a_shared_queue_may_be_too_few_where_there_is_none() {
     let fake = one_device();
     let few = PortSettings {
-        receive_buffers: 40,
+        receive_buffers: 49,
         ..settings()
     };
     assert_eq!(open_port(&fake, few).max_sessions(), 16);
@@ -198,7 +198,7 @@ fn buffers_for_a_shared_queue_may_be_too_few_where_there_is_none() {
     let error = RdmaPort::open(&fake.provider(), &choice(DeviceKind::Software), few).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "receive_buffers is 40, and can be 50 (session_credit and 18, for one session) to 1048576"
+        "receive_buffers is 49, and can be 50 (session_credit and 18, for one session) to 1048576"
     );
     let enough = PortSettings {
         receive_buffers: 50,

@@ -44,7 +44,7 @@ impl Mask {
             name: "tiny-queues",
             device: |device| {
                 device.attributes.max_queue_pair_requests = 65;
-                device.attributes.max_shared_receive_requests = 19;
+                device.attributes.max_shared_receive_requests = 21;
                 device.attributes.max_completions = 160;
             },
         },

@@ -41,10 +41,11 @@ fn settings_and_peers_that_no_session_can_work_with_are_refused() {
         ),
         (
             PortSettings {
-                receive_buffers: 32,
+                receive_buffers: 48,
                 ..settings()
             },
-            "receive_buffers is 32, and can be 33 (max_sessions and 17) to 1048576",
+            "receive_buffers is 48, and can be 49 (two for each of max_sessions, and 17) to \
+             1048576",
         ),
         (
             PortSettings {
