@@ -36,7 +36,7 @@ use ibex_harness::{
     verbs_port::VerbsPort,
 };
 
-use crate::table::{Line, Table, Unit};
+use crate::table::{Form, Line, Table, Unit};
 use ibex_measurement::{
     channels::CodecName,
     costs::Costs,
@@ -61,12 +61,16 @@ fn main() -> ExitCode {
 #[derive(Parser)]
 #[command(name = "pingpong")]
 struct Options {
-    /// Measure only the rows whose names hold each of these words, such as `shm stream`.
+    /// Measure only the rows whose names hold each of these words, such as `tcp throughput`.
     words: Vec<String>,
 
     /// Print one JSON object for each row.
     #[arg(long)]
     json: bool,
+
+    /// Print each row as a row of the table in BENCHMARKS.md.
+    #[arg(long, conflicts_with = "json")]
+    markdown: bool,
 
     /// Instructions of a message in a stream of 64 B over verbs, as counted elsewhere: of one in a
     /// shared frame, and of one in a frame of its own.
@@ -81,12 +85,20 @@ struct Options {
 impl Options {
     fn table(&self) -> Table {
         let mut counted = self.instructions.iter().copied();
-        Table::new(self.json, [(); 2].map(|()| counted.next()))
+        let form = match (self.json, self.markdown) {
+            (true, _) => Form::Json,
+            (_, true) => Form::Markdown,
+            _ => Form::Table,
+        };
+        Table::new(form, [(); 2].map(|()| counted.next()))
     }
 }
 
 fn run(words: &[String], table: Table) -> Result<ExitCode, Error> {
-    let is_named = |name: &str| words.iter().all(|word| name.contains(word));
+    let is_named = |name: &str| {
+        let name = name.to_lowercase();
+        words.iter().all(|word| name.contains(&word.to_lowercase()))
+    };
     let rows = ROWS.into_iter().filter(|row| is_named(&row.name()));
     let rows: Vec<_> = rows.collect();
     let streams = verbs_streams::ROWS
@@ -141,8 +153,11 @@ fn run(words: &[String], table: Table) -> Result<ExitCode, Error> {
             );
             return Ok(ExitCode::FAILURE);
         }
+        let most = run.series.iter().map(Series::pairs).max();
         for series in &run.series {
-            row.print(table, series);
+            if !table.has_one_line_for_a_row() || Some(series.pairs()) == most {
+                row.print(table, series);
+            }
         }
         if run.mixed > 0 {
             table.note(format_args!(
@@ -216,16 +231,28 @@ struct BenchRow {
 }
 
 impl BenchRow {
+    /// Returns the row's name, which is its label in BENCHMARKS.md and README.md.
     fn name(&self) -> String {
-        let fabric = ibex::Fabric::from(self.fabric);
+        let fabric = match self.fabric {
+            FabricName::Shm => "shared memory",
+            FabricName::Tcp => "TCP",
+            FabricName::Verbs => "verbs",
+        };
         let size = bytes(self.size as f64);
-        let (mode, driver, codec) = (self.mode.name(), self.driver.name(), CODEC.name());
+        let mode = match self.mode {
+            Mode::Latency => "one-way latency",
+            Mode::Stream => "throughput",
+        };
+        let driver = match self.driver {
+            DriverName::Threads => ", `Driver::Threads`",
+            _ => "",
+        };
         let beside = match self.beside {
             Beside::Limit => "",
-            Beside::Blocking => " (blocking)",
-            Beside::Caller => " (caller)",
+            Beside::Blocking => " beside sockets that block",
+            Beside::Caller => " beside `Driver::Caller`",
         };
-        format!("{fabric} {mode} {size} {driver} {codec}{beside}")
+        format!("{fabric}, {size}, {mode}{driver}{beside}")
     }
 
     fn job(&self) -> Job {
@@ -297,7 +324,8 @@ impl BenchRow {
 
 /// Row of 8 pairs of processes that wait for each other, on two cores. The limit is blocking
 /// sockets.
-const MANY_PAIRS: &str = "tcp 8 pairs 64 B threads (blocking)";
+const MANY_PAIRS: &str =
+    "TCP, eight pairs on two cores, 64 B, `Driver::Threads` beside sockets that block (5 rounds)";
 
 /// Row of 200 sessions on one receive queue. The limit is one session there.
 const MANY_SESSIONS: &str = "verbs 200 sessions to 1 (limit)";

@@ -1,5 +1,5 @@
 //! The lines of the result, each with a limit, the subject that is compared to it, and their ratio:
-//! a table for people, JSON objects for programs.
+//! a table for people, JSON objects for programs, rows for BENCHMARKS.md.
 
 use std::fmt;
 
@@ -11,19 +11,32 @@ use serde::Serialize;
 
 use crate::verbs_cost::Cost;
 
-/// The printer of lines on standard output, as a table or as one JSON object each.
+/// The form of the lines on standard output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// A table, with remarks.
+    Table,
+    /// One JSON object for each line.
+    Json,
+    /// One row of the table in BENCHMARKS.md for each row.
+    Markdown,
+}
+
+/// The printer of lines on standard output.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Table {
-    is_json: bool,
+    form: Form,
     instructions: [Option<f64>; 2],
 }
 
 impl Table {
-    pub(crate) fn new(is_json: bool, instructions: [Option<f64>; 2]) -> Self {
-        Self {
-            is_json,
-            instructions,
-        }
+    pub(crate) fn new(form: Form, instructions: [Option<f64>; 2]) -> Self {
+        Self { form, instructions }
+    }
+
+    /// Returns whether a row has one line, of the distance of cores that has the most pairs.
+    pub(crate) fn has_one_line_for_a_row(self) -> bool {
+        self.form == Form::Markdown
     }
 
     /// Returns the counted instructions of a message of this kind, if any were given.
@@ -33,15 +46,16 @@ impl Table {
 
     /// Prints the heading above the lines.
     pub(crate) fn print_heading(self) {
-        if !self.is_json {
+        if self.form == Form::Table {
             println!("{HEADING}");
         }
     }
 
     pub(crate) fn print(self, line: &Line<'_>) {
-        match self.is_json {
-            true => println!("{}", line.to_json()),
-            false => {
+        match self.form {
+            Form::Json => println!("{}", line.to_json()),
+            Form::Markdown => println!("{}", line.to_markdown()),
+            Form::Table => {
                 println!("{line}");
                 if let Some(cost) = &line.cost {
                     println!("{cost}");
@@ -52,9 +66,9 @@ impl Table {
 
     /// Prints a remark for people.
     pub(crate) fn note(self, note: impl fmt::Display) {
-        match self.is_json {
-            true => eprintln!("{note}"),
-            false => println!("{note}"),
+        match self.form {
+            Form::Table => println!("{note}"),
+            Form::Json | Form::Markdown => eprintln!("{note}"),
         }
     }
 }
@@ -138,6 +152,34 @@ impl<'a> Line<'a> {
         format!("{sign} {aim:<4} {verdict}")
     }
 
+    /// Returns the row: a missed aim makes its ratio bold, and a time's ratio has a sign. A last cell
+    /// says that the cores were far.
+    fn to_markdown(&self) -> String {
+        let [lowest, highest] = self.spread;
+        let (sign, unit) = match self.mode {
+            Mode::Latency => ("≤", " ×"),
+            Mode::Stream => ("≥", ""),
+        };
+        let ratio = match self.is_met() {
+            Some(false) => format!("**{:.2}{unit}**", self.ratio),
+            _ => format!("{:.2}{unit}", self.ratio),
+        };
+        let aim = self.aim.map(|aim| format!("{sign} {aim}{unit}"));
+        let far = if self.cores == "far" {
+            " far cores |"
+        } else {
+            ""
+        };
+        let figure = |value| self.unit.show(value).replace(" us", " µs");
+        format!(
+            "| {} | {} | {} | {ratio} [{lowest:.2} .. {highest:.2}] | {} |{far}",
+            self.name,
+            figure(self.subject),
+            figure(self.limit),
+            aim.unwrap_or_default(),
+        )
+    }
+
     fn to_json(&self) -> String {
         let [lowest, highest] = self.spread;
         let object = Object {
@@ -182,7 +224,7 @@ impl fmt::Display for Line<'_> {
         let spread = |spread: [f64; 2]| format!("[{:.2} .. {:.2}]", spread[0], spread[1]);
         write!(
             f,
-            "{:36} {:6} {:>5} {:>12} {:>12} {:>7.2} {} {:16} {:16} {}",
+            "{:58} {:6} {:>5} {:>12} {:>12} {:>7.2} {} {:16} {:16} {}",
             self.name,
             self.cores,
             self.pairs,
@@ -218,5 +260,5 @@ impl Unit {
     }
 }
 
-const HEADING: &str = "row                                  cores  pairs        limit         ibex   \
-                       ratio   lowest..highest  limit to itself  aim";
+const HEADING: &str = "row                                                        cores  pairs        \
+                       limit         ibex   ratio   lowest..highest  limit to itself  aim";

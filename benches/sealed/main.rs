@@ -1,8 +1,9 @@
 //! Sealed tcp beside rustls itself: the same messages over ibex, through rustls' unbuffered API on
 //! a bare socket, and through tokio-rustls.
 //!
-//! `cargo bench --bench sealed` takes about a minute. The subjects take turns, and each figure is
-//! the median of its turns; `ratio` is relative to rustls' unbuffered loop. All use the same
+//! `cargo bench --bench sealed` takes about a minute, and prints the rows of the table in
+//! BENCHMARKS.md. The subjects take turns, and each figure is the median of its turns; the ratio is to
+//! rustls' unbuffered loop. All use the same
 //! provider, and therefore the same cipher. Both ends are threads of one process, each on its own
 //! core, except tokio's. Compare only figures of the same run.
 
@@ -30,8 +31,7 @@ fn main() -> Outcome {
     let turns = if is_test { 1 } else { 7 };
     let configs = Configs::make()?;
     println!(
-        "{:12} {:16} {:>14} {:>7}",
-        "shape", "subject", "median", "ratio"
+        "| | ibex | rustls | tokio-rustls | ratio to rustls | aim |\n|---|---|---|---|---|---|"
     );
     for (name, shape) in SHAPES {
         let shape = Shape {
@@ -48,38 +48,41 @@ fn main() -> Outcome {
             turns.sort_unstable();
             turns[turns.len() / 2]
         });
-        let limit = medians[1].as_secs_f64();
-        for (subject, median) in SUBJECTS.iter().zip(medians) {
-            let seconds = median.as_secs_f64();
-            let (figure, ratio) = match shape.is_stream {
-                true => {
-                    let bytes = (shape.size * shape.messages) as f64;
-                    (
-                        format!("{:.3} GB/s", bytes / seconds / 1e9),
-                        limit / seconds,
-                    )
-                }
-                false => {
-                    let one_way = seconds / shape.messages as f64 / 2.0;
-                    (format!("{:.2} us", one_way * 1e6), seconds / limit)
-                }
-            };
-            println!("{name:12} {:16} {figure:>14} {ratio:7.2}", subject.name());
-        }
+        println!("{}", row(name, shape, medians));
     }
-    for _ in 0..turns {
-        let rounds = if is_test { 20 } else { 50_000 };
-        let figures = apart(|cores| strangers::measure(rounds, cores))?;
-        let (alone, flooded) = (figures.alone.as_secs_f64(), figures.flooded.as_secs_f64());
-        println!(
-            "64 B, p50 {:.2} us alone, {:.2} us while {} strangers came: {:.2}",
-            alone * 1e6,
-            flooded * 1e6,
-            figures.strangers,
-            flooded / alone
-        );
-    }
+    let rounds = if is_test { 20 } else { 50_000 };
+    let floods = (0..turns).map(|_| apart(|cores| strangers::measure(rounds, cores)));
+    let mut floods = floods.collect::<Outcome<Vec<_>>>()?;
+    let ratio =
+        |figures: &strangers::Figures| figures.flooded.as_secs_f64() / figures.alone.as_secs_f64();
+    floods.sort_by(|one, other| ratio(one).total_cmp(&ratio(other)));
+    let came: usize = floods.iter().map(|flood| flood.strangers).sum();
+    eprintln!("{came} strangers came");
+    let (middle, last) = (&floods[turns / 2], &floods[turns - 1]);
+    println!(
+        "| {STRANGERS} | {:.2} µs | alone {:.2} µs | | {:.2} to {:.2} | 1 |",
+        middle.flooded.as_secs_f64() * 1e6,
+        middle.alone.as_secs_f64() * 1e6,
+        ratio(&floods[0]),
+        ratio(last),
+    );
     Ok(())
+}
+
+/// Returns a row of medians, in the order of [`SUBJECTS`]; a missed aim makes its ratio bold.
+fn row(name: &str, shape: Shape, medians: [Duration; SUBJECTS.len()]) -> String {
+    let figures = medians.map(|median| shape.figure(median));
+    let [ibex, rustls, tokio, plain] = figures;
+    let (ratio, unit, aim, is_met) = match shape.is_stream {
+        true => (ibex / rustls, "GB/s", "≥ 0.9", ibex / rustls >= 0.9),
+        false => (ibex / rustls, "µs", "plain + 1.3 µs", ibex <= plain + 1.3),
+    };
+    let sign = if shape.is_stream { "" } else { " ×" };
+    let bold = if is_met { "" } else { "**" };
+    format!(
+        "| {name} | {ibex:.2} {unit} (plain {plain:.2}) | {rustls:.2} {unit} | {tokio:.2} {unit} | \
+         {bold}{ratio:.2}{sign}{bold} | {aim} |"
+    )
 }
 
 /// The messages of a measurement.
@@ -91,11 +94,27 @@ struct Shape {
     is_stream: bool,
 }
 
+impl Shape {
+    /// Returns microseconds one way, or gigabytes per second.
+    fn figure(self, taken: Duration) -> f64 {
+        let seconds = taken.as_secs_f64();
+        match self.is_stream {
+            true => (self.size * self.messages) as f64 / seconds / 1e9,
+            false => seconds / self.messages as f64 / 2.0 * 1e6,
+        }
+    }
+}
+
+/// The shapes, with their labels in BENCHMARKS.md.
 const SHAPES: [(&str, Shape); 3] = [
-    ("64 B", shape(64, 50_000, false)),
-    ("64 KiB", shape(64 << 10, 20_000, true)),
-    ("1 MiB", shape(1 << 20, 1_200, true)),
+    ("TLS, 64 B, one-way latency", shape(64, 50_000, false)),
+    ("TLS, 64 KiB, throughput", shape(64 << 10, 20_000, true)),
+    ("TLS, 1 MiB, throughput", shape(1 << 20, 1_200, true)),
 ];
+
+/// The label of the ping-pong beside strangers.
+const STRANGERS: &str = "TLS, 64 B, one-way latency while a stranger connects each millisecond and \
+                         stays, up to 500 at a time";
 
 const fn shape(size: usize, messages: usize, is_stream: bool) -> Shape {
     Shape {
@@ -122,15 +141,6 @@ const SUBJECTS: [Subject; 4] = [
 ];
 
 impl Subject {
-    fn name(self) -> &'static str {
-        match self {
-            Subject::Ibex => "ibex, sealed",
-            Subject::Rustls => "rustls",
-            Subject::TokioRustls => "tokio-rustls",
-            Subject::PlainIbex => "ibex, plain",
-        }
-    }
-
     /// Measures the time until the last message is known to have arrived.
     fn measure(self, shape: Shape, configs: &Configs) -> Outcome<Duration> {
         match self {

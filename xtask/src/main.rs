@@ -7,6 +7,7 @@
 
 mod disk;
 mod failure;
+mod figures;
 #[cfg(test)]
 mod floors;
 mod fuzz;
@@ -103,11 +104,13 @@ const COMMANDS: &[CommandEntry] = &[
     },
     CommandEntry {
         name: "bench",
-        arguments: "[--vm] [--json] [--instructions] [ROW] | --plots",
+        arguments: "[--vm] [--json] [--instructions] [ROW] | --write [ROW] | --plots",
         about: "measure ibex beside its limits, the rows whose names hold ROW; on the device that\n      \
                 IBEX_TEST_DEVICE names only those of verbs; --vm: these in one boot of a guest,\n      \
                 beside perftest, UCX and libfabric too; --instructions: callgrind counts those\n      \
-                of a message first; --plots: draw docs/figures from README.md and BENCHMARKS.md",
+                of a message first; --write: measure shared memory, TCP and TLS in some ten\n      \
+                minutes, and write the rows, with commit and machine, into README.md and\n      \
+                BENCHMARKS.md; --plots: draw docs/figures from these pages",
         run: |arguments| verbs::bench(&BenchOptions::parse(arguments)?),
     },
     CommandEntry {

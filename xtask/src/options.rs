@@ -66,6 +66,8 @@ pub(crate) struct BenchOptions {
     pub(crate) instructions: bool,
     /// Draws the pictures of the recorded figures, and measures nothing.
     pub(crate) plots: bool,
+    /// Writes the figures into README.md and BENCHMARKS.md.
+    pub(crate) write: bool,
     /// Runs only the rows whose names contain this.
     pub(crate) row: Option<String>,
 }
@@ -80,13 +82,17 @@ impl BenchOptions {
                 "--json" => options.json = true,
                 "--instructions" => options.instructions = true,
                 "--plots" => options.plots = true,
+                "--write" => options.write = true,
                 row if !row.starts_with('-') && options.row.is_none() => {
                     options.row = Some(row.to_string());
                 }
                 _ => return Err(unknown(argument)),
             }
         }
-        Ok(options)
+        match options.write && (options.vm || options.json || options.instructions) {
+            true => Err(Failure::new("--write takes no other option, only a ROW")),
+            false => Ok(options),
+        }
     }
 }
 
@@ -201,6 +207,8 @@ mod tests {
         assert_eq!(options.row.as_deref(), Some("latency"));
         assert!(BenchOptions::parse(&words("one two")).is_err());
         assert!(BenchOptions::parse(&words("--plots")).unwrap().plots);
+        assert!(BenchOptions::parse(&words("--write tcp")).unwrap().write);
+        assert!(BenchOptions::parse(&words("--write --vm")).is_err());
         assert!(BenchOptions::parse(&words("--rows")).is_err());
     }
 

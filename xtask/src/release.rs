@@ -5,6 +5,7 @@ use std::fs;
 use std::time::Duration;
 
 use crate::failure::Failure;
+use crate::figures;
 use crate::mutated_copy;
 use crate::rustdoc;
 use crate::stage::{Stage, Work};
@@ -48,6 +49,14 @@ pub(crate) const STAGES: &[&[Stage]] = &[&[
             "cargo hack clippy -p ibex --lib --feature-powerset --depth 2 \
              --exclude-features default -- -D warnings",
         ]),
+    },
+    Stage {
+        name: "figures",
+        about: "the figures of README.md and BENCHMARKS.md are of the present code, and the same",
+        budget: Duration::from_secs(60),
+        quick: false,
+        tools: &[],
+        work: Work::Function(figures::check),
     },
     Stage {
         name: "dependencies",

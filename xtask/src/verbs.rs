@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::failure::Failure;
+use crate::figures;
 use crate::instructions;
 use crate::integrations;
 use crate::options::BenchOptions;
@@ -176,10 +177,11 @@ fn faults(label: &str, watchdog: &Watchdog) -> Result<Vec<Step>, Failure> {
 pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode, Failure> {
     let watchdog = Watchdog::patient();
     if options.plots {
-        let line = "cargo run -p ibex-measurement --example plots";
-        return Step::of_line(line)
-            .run(&watchdog)
-            .map(|()| ExitCode::SUCCESS);
+        return figures::draw(&watchdog).map(|()| ExitCode::SUCCESS);
+    }
+    if options.write {
+        let measured = figures::measure(options.row.as_deref(), &watchdog);
+        return measured.map(|()| ExitCode::SUCCESS);
     }
     let mut build = Step::of_line("cargo bench -p ibex-benches --bench pingpong").aside();
     let has_device = options.vm || env::var_os("IBEX_TEST_DEVICE").is_some();

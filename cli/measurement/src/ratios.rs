@@ -3,8 +3,6 @@
 
 use std::fmt;
 
-use ibex_harness::Error;
-
 use crate::chart::{COLOURS, escaped, write_head};
 
 /// A picture of rows that compare ibex with something else.
@@ -57,27 +55,6 @@ impl RatioRow {
             figures: [ibex, other].map(|figure| (*figure).to_owned()),
             speeds: [low.min(high), speed(median)?, high.max(low)],
             aim: rest.first().and_then(|aim| speed(aim)),
-        })
-    }
-
-    /// Returns this row with the name that a shorter table gives it.
-    ///
-    /// # Errors
-    /// No row of the longer table has the figures of the shorter one's line.
-    pub fn named(rows: &[Self], line: &str) -> Result<Self, Error> {
-        let cells: Vec<_> = line.split('|').map(str::trim).collect();
-        let found = rows.iter().find(|row| {
-            let figures = row.figures.iter().zip(&cells[2..]);
-            figures.into_iter().all(|(figure, cell)| figure == cell)
-        });
-        let row = found.ok_or_else(|| {
-            Error::subject(format!(
-                "BENCHMARKS.md has no row with the figures of {line}"
-            ))
-        })?;
-        Ok(Self {
-            name: cells[1].to_owned(),
-            ..row.clone()
         })
     }
 }
@@ -224,15 +201,6 @@ mod tests {
         ];
         assert_eq!(speeds, expected);
         assert_eq!(rows[0].name, "shm, a");
-    }
-
-    #[test]
-    fn a_shorter_table_has_the_figures_of_the_longer_one() {
-        let rows = RatioRow::read(PAGE);
-        let row = RatioRow::named(&rows, "| TCP | 1 GiB/s | 2 GiB/s | 0.50 [0.40 .. 0.80] |");
-        assert_eq!(row.expect("the same figures").name, "TCP");
-        RatioRow::named(&rows, "| TCP | 1 GiB/s | 3 GiB/s | 0.3 [0.2 .. 0.4] |")
-            .expect_err("others");
     }
 
     #[test]
