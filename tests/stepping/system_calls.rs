@@ -61,8 +61,11 @@ fn system_call(thread: libc::pid_t) -> Option<i64> {
     let written =
         unsafe { libc::ptrace(libc::PTRACE_GET_SYSCALL_INFO, thread, size, &raw mut info) };
     assert!(written > 0, "it is stopped at a system call");
-    // SAFETY: `op` says that this is the member which was written.
-    (info.op == libc::PTRACE_SYSCALL_INFO_ENTRY).then(|| unsafe { info.u.entry.nr } as i64)
+    match info.op {
+        // SAFETY: `op` says that this is the member which was written.
+        libc::PTRACE_SYSCALL_INFO_ENTRY => Some(unsafe { info.u.entry.nr } as i64),
+        _ => None,
+    }
 }
 
 /// Makes a request of ptrace(2) that uses no address, for a stopped thread.
