@@ -175,7 +175,7 @@ fn a_peer_that_hangs_is_not_drawn_for_half_of_the_calls() {
 fn handlers_of_a_slow_call<const N: usize>(
     cell: Cell,
     form: Form,
-    with: fn(&Node, &PeersCaller<u64, u64>, &[&Replica]) -> PeersCaller<u64, u64>,
+    with: impl Fn(&Node, &PeersCaller<u64, u64>, &[&Replica]) -> PeersCaller<u64, u64>,
 ) -> usize {
     let (holds, held) = Held::first(1, HELD..HELD + 1);
     let replicas = [(); N].map(|()| holds.replica(cell));

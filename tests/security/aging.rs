@@ -96,7 +96,8 @@ fn is_told_late(dialer_is_aged: bool) {
     let message = vec![7; 3 << 20];
     // Once a message has come, the peer may send all that the credit covers.
     while out.try_send(&message).is_err() || late_end.try_recv().is_err() {
-        (aged.0.poll(), late.0.poll());
+        aged.0.poll();
+        late.0.poll();
     }
     late.0.poll();
     aged.0.poll();
@@ -116,7 +117,8 @@ fn is_told_late(dialer_is_aged: bool) {
     };
     assert!(cause.contains("as planned"), "{cause}");
     while aged.1.stats().resumes == 0 || late.1.stats().resumes == 0 {
-        (aged.0.poll(), late.0.poll());
+        aged.0.poll();
+        late.0.poll();
         assert!(began.elapsed() < LONG, "the session is not resumed");
     }
 }

@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// Sends a request, each time that it is tried.
-type SendRequest<V> =
+type SendCall<V> =
     fn(&V, &mut PendingCall<CallerRef>, Waiter<'_>) -> Poll<Result<(), CallError>>;
 
 /// Sends a request that a codec writes.
@@ -48,7 +48,7 @@ pub(crate) fn send_value<V: Borrow<Q>, Q: ?Sized, C: Codec<Q>>(
 pub struct CallAsync<V, R: ?Sized, C> {
     state: CallerRef,
     request: V,
-    send: SendRequest<V>,
+    send: SendCall<V>,
     options: CallOptions,
     deadline: Option<Instant>,
     retries: u32,
@@ -69,7 +69,7 @@ impl<V, R: ?Sized, C: Codec<R>> CallAsync<V, R, C> {
         options: &CallOptions,
         mut claim: Option<PendingCall<CallerRef>>,
         request: V,
-        send: SendRequest<V>,
+        send: SendCall<V>,
     ) -> Self {
         let deadline = options.deadline();
         if let Some(claim) = &mut claim {
