@@ -26,8 +26,7 @@ use crate::{
 };
 
 /// Sends a request, each time that it is tried.
-type SendCall<V> =
-    fn(&V, &mut PendingCall<CallerRef>, Waiter<'_>) -> Poll<Result<(), CallError>>;
+type SendCall<V> = fn(&V, &mut PendingCall<CallerRef>, Waiter<'_>) -> Poll<Result<(), CallError>>;
 
 /// Sends a request that a codec writes.
 pub(crate) fn send_value<V: Borrow<Q>, Q: ?Sized, C: Codec<Q>>(
