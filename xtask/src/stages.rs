@@ -442,8 +442,7 @@ mod tests {
             let name = test.file_stem().and_then(|name| name.to_str());
             let name = name.expect("a name");
             let is_run = run.windows(2).any(|words| {
-                words[0].ends_with("--test")
-                    && words[1].split(['"', ';', ',']).next() == Some(name)
+                words[0].ends_with("--test") && words[1].split(['"', ';', ',']).next() == Some(name)
             });
             assert!(is_run, "nobody runs {name}");
             let entry = format!("name = \"{name}\"\n");
