@@ -102,8 +102,8 @@ mod cost {
 
     fn play(work: Work, is_one: bool) {
         stepping::be_counted();
-        stepping::mark();
-        stepping::mark();
+        stepping::mark_in_time();
+        stepping::mark_in_time();
         let runtime = || {
             let mut builder = match is_one {
                 true => Builder::new_current_thread(),
@@ -139,13 +139,13 @@ mod cost {
         ($trip:block) => {
             for section in 0..=SECTIONS {
                 if section > 0 {
-                    stepping::mark();
+                    stepping::mark_in_time();
                 }
                 for _ in 0..TRIPS {
                     $trip
                 }
                 if section > 0 {
-                    stepping::mark();
+                    stepping::mark_in_time();
                 }
             }
         };

@@ -1,9 +1,9 @@
 //! Counts what another process does between marks: the instructions of a thread, or the system calls
 //! of all threads ([`system_calls`]).
 //!
-//! For instructions, the kernel single-steps the thread (ptrace(2)). The count therefore includes every instruction
-//! outside the kernel, and depends neither on the machine's counters nor on its other users. A step
-//! takes some microseconds, during which the thread's clock stands still.
+//! For instructions, the kernel single-steps the thread (ptrace(2)). The count therefore includes
+//! every instruction outside the kernel, and depends neither on the machine's counters nor on its
+//! other users. A step takes some microseconds, during which the thread's clock stands still.
 //!
 //! For x86-64 only: on other processors a loop of load-linked and store-conditional never ends when
 //! it is stepped.
@@ -34,19 +34,24 @@ pub(crate) fn be_counted() {
     assert_eq!(traced, 0, "nobody counts this process yet");
 }
 
-/// Begins a counted section, or ends it.
+/// Begins a counted section, or ends it. The clock stands still in the section.
 pub(crate) fn mark() {
     let ends = STOPPED_AT.load(Ordering::Relaxed) != RUNS;
     if !ends {
         STOPPED_AT.store(monotonic(), Ordering::Relaxed);
     }
-    // SAFETY: raising a signal in this thread has no requirements; its parent swallows it.
-    let raised = unsafe { libc::raise(MARK) };
-    assert_eq!(raised, 0);
+    mark_in_time();
     if ends {
         let stopped_at = STOPPED_AT.swap(RUNS, Ordering::Relaxed);
         LEFT_OUT.fetch_add(monotonic() - stopped_at, Ordering::Relaxed);
     }
+}
+
+/// Does the same, but the clock goes on.
+pub(crate) fn mark_in_time() {
+    // SAFETY: raising a signal in this thread has no requirements; its parent swallows it.
+    let raised = unsafe { libc::raise(MARK) };
+    assert_eq!(raised, 0);
 }
 
 // ---- The clock of the counted process ----------------------------------------------------

@@ -65,7 +65,7 @@ impl fmt::Display for Peer {
 
 ibex_base::debug_fields! {
     [] Peer: |peer|
-        id = peer.id(), address = peer.address(), fabric = peer.fabric()
+        id = peer.id(), address = peer.address(), names = peer.names(), fabric = peer.fabric()
 }
 
 impl Peer {

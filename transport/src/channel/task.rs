@@ -35,7 +35,12 @@ use super::{
     receive_handle::NextMessage,
     send_handle::{Entered, Reserved},
 };
-use crate::{clock, endpoint::send_wait::Registration, runtime::Gathering};
+use crate::{
+    clock,
+    endpoint::send_wait::Registration,
+    node::PollTarget,
+    runtime::{BriefPolls, EventLoop, Gathering},
+};
 
 /// Wakers and questions of tasks at a sender's handle, one for each kind of wait.
 #[derive(Debug, Default)]
@@ -57,7 +62,7 @@ impl ReceiveHandle {
     /// that does not open its end for `open_timeout` is reported once.
     #[inline]
     pub fn poll_receive(&mut self, waker: &Waker) -> Poll<Result<RawMessage, ChannelError>> {
-        let polled = self.poll_receive_unwatched(waker);
+        let polled = self.take_or_register(waker, true);
         if polled.is_pending() {
             self.end().watch_open();
         }
@@ -79,12 +84,34 @@ impl ReceiveHandle {
         polled
     }
 
-    /// Polls as [`poll_receive`](Self::poll_receive) does, but never reports a peer that does not
-    /// open its end.
+    /// Polls as [`poll_receive`](Self::poll_receive) does, but never looks for a moment before it
+    /// is pending. For a caller inside a waker, where a poll would delay the thread that wakes.
+    pub fn poll_receive_at_once(
+        &mut self,
+        waker: &Waker,
+    ) -> Poll<Result<RawMessage, ChannelError>> {
+        let polled = self.take_or_register(waker, false);
+        if polled.is_pending() {
+            self.end().watch_open();
+        }
+        polled
+    }
+
+    /// Polls as [`poll_receive_at_once`](Self::poll_receive_at_once) does, but never reports a peer
+    /// that does not open its end.
     #[inline]
     pub fn poll_receive_unwatched(
         &mut self,
         waker: &Waker,
+    ) -> Poll<Result<RawMessage, ChannelError>> {
+        self.take_or_register(waker, false)
+    }
+
+    #[inline]
+    fn take_or_register(
+        &mut self,
+        waker: &Waker,
+        may_poll: bool,
     ) -> Poll<Result<RawMessage, ChannelError>> {
         if !fork::is_child()
             && let Some(message) = self.take()
@@ -92,14 +119,18 @@ impl ReceiveHandle {
             self.leave();
             return Poll::Ready(Ok(message));
         }
-        self.receive_or_register(waker)
+        self.receive_or_register(waker, may_poll)
     }
 
     /// Looks for a message, and leaves the waker if there is none. Where callers turn the engine,
     /// the first poll runs a turn. It finds the messages that this turn brings before it leaves a
     /// waker; another thread's turn wakes the waker later.
     #[inline(never)]
-    fn receive_or_register(&mut self, waker: &Waker) -> Poll<Result<RawMessage, ChannelError>> {
+    fn receive_or_register(
+        &mut self,
+        waker: &Waker,
+        may_poll: bool,
+    ) -> Poll<Result<RawMessage, ChannelError>> {
         if fork::is_child() {
             return Poll::Ready(Err(self.used_after_fork()));
         }
@@ -107,9 +138,18 @@ impl ReceiveHandle {
             Ok(message) => Ok(message),
             Err(error) if !error.is_transient() => Err(error),
             Err(_) => {
+                let end = self.end.clone();
+                let may_poll = may_poll
+                    && self.ticket.is_none()
+                    && end.session.poll_target() == PollTarget::Memory;
+                let mut brief_polls = mem::take(&mut self.brief_polls);
                 let mut found = Ok(None);
                 let incoming = NextMessage::new(self, &mut found);
-                ready!(parking::poll_again(incoming, waker, || ()));
+                let event_loop = &**end.session.requests.event_loop();
+                let brief = may_poll.then_some((&mut brief_polls, event_loop));
+                let polled = poll_again(brief, waker, incoming, || ());
+                self.brief_polls = brief_polls;
+                ready!(polled);
                 if let Some(found) = self.found(found) {
                     return Poll::Ready(found);
                 }
@@ -403,11 +443,41 @@ impl Entered<'_> {
     }
 }
 
+/// Polls `condition`, which the task has just looked at in vain. A task that may look for a moment
+/// before it leaves its waker says where its looks are recorded.
+fn poll_again<C: Condition>(
+    brief: Option<(&mut BriefPolls, &EventLoop)>,
+    waker: &Waker,
+    mut condition: C,
+    turn: impl FnOnce(),
+) -> Poll<C::Output> {
+    if let Some((brief_polls, event_loop)) = brief
+        && event_loop.polls_briefly(event_loop.node.config.wait)
+        && brief_polls.is_worth_one()
+    {
+        let found = event_loop.poll_memory(&mut condition);
+        brief_polls.has_polled(found.is_some());
+        if let Some(found) = found {
+            return Poll::Ready(found);
+        }
+    }
+    parking::poll_again(condition, waker, turn)
+}
+
 impl Gathering {
     /// Polls `condition`, which leaves its waker where [`notified`](Self::notified) has its waiters, and at
     /// which the task has just looked in vain. Pending until the condition holds after an event of a
     /// member, a session or the node. Where callers turn the engine, this runs a turn.
-    pub fn poll_until<C: Condition>(&self, waker: &Waker, condition: C) -> Poll<C::Output> {
-        parking::poll_again(condition, waker, || self.poll())
+    ///
+    /// A task that `may_poll` looks at memory for a moment first.
+    pub fn poll_until<C: Condition>(
+        &self,
+        brief_polls: &mut BriefPolls,
+        waker: &Waker,
+        may_poll: bool,
+        condition: C,
+    ) -> Poll<C::Output> {
+        let brief = may_poll.then(|| (brief_polls, &*self.event_loops()[0]));
+        poll_again(brief, waker, condition, || self.poll())
     }
 }

@@ -9,6 +9,7 @@
 use ibex_base::sync::Asymmetry;
 
 mod after_turn;
+mod brief_polls;
 mod closing;
 mod draining;
 mod event_loop;
@@ -30,6 +31,7 @@ pub(crate) mod waiting;
 mod wake_ups;
 mod yielding;
 
+pub use brief_polls::BriefPolls;
 pub use event_loop::EventLoop;
 pub use gathering::Gathering;
 pub use runtime::{EngineCounts, Runtime};

@@ -33,7 +33,7 @@ use super::{Driving, EventLoop, Runtime};
 use crate::{
     clock,
     engine::{self, ReadyWires},
-    node::CloseReport,
+    node::{CloseReport, Wait},
     wire::{Reactor, Watcher},
 };
 
@@ -162,6 +162,13 @@ impl EventLoop {
         }
         self.turn(engine, &ready);
         Step::Moved
+    }
+
+    /// Returns whether a task looks for a moment before a wait as configured by `wait`: it drives the
+    /// engine, calls spin, and no call has found that a poll holds up threads that compute.
+    pub(crate) fn polls_briefly(&self, wait: Wait) -> bool {
+        let is_tasks = self.node.driving == Driving::Tasks;
+        is_tasks && !wait.spin().is_zero() && !self.yielding.is_dear()
     }
 
     /// Waits for the flushing task until other tasks have published messages. Returns false when

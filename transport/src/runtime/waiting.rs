@@ -113,6 +113,25 @@ impl EventLoop {
         found
     }
 
+    /// Checks `condition` for some microseconds, but for no longer than calls spin. Never sleeps,
+    /// turns the engine or gives the core away. This is for tasks that
+    /// [look briefly](Self::polls_briefly) for words that peers write to shared memory.
+    pub(crate) fn poll_memory<C: Condition>(&self, condition: &mut C) -> Option<C::Output> {
+        let moment = POLL_MEMORY.min(self.node.config.wait.spin());
+        let began = Instant::now();
+        let found = loop {
+            (0..SHM_ROUNDS_PER_CLOCK)
+                .take_while(|_| !condition.poll_quickly())
+                .for_each(|_| hint::spin_loop());
+            let found = condition.check();
+            if found.is_some() || began.elapsed() >= moment {
+                break found;
+            }
+        };
+        condition.leave();
+        found
+    }
+
     /// Looks again and again for as long as the configuration says; the caller has looked once.
     ///
     /// Callers turn the engine meanwhile. They do so at each poll where the engine reads their
@@ -395,10 +414,13 @@ const QUEUE_ROUNDS_PER_CLOCK: u32 = 32;
 const ROUNDS_PER_CLOCK: u32 = 4;
 /// Spin-loop pauses between two polls of a socket, about 200 ns. A thread that polls without pauses
 /// holds the socket's lock half of the time, and the kernel waits for that lock to deliver data.
-const PAUSES_PER_READ: u32 = 8;
+pub(super) const PAUSES_PER_READ: u32 = 8;
 /// A yield that takes longer has let another thread run.
 const SHARED: Duration = Duration::from_nanos(800);
 /// Time for which a busy poll looks before it asks the other side.
 const ASK_AFTER: Duration = Duration::from_micros(50);
 /// Time for which a busy poll looks before it asks again.
 const ASK_AGAIN: Duration = Duration::from_millis(1);
+/// The length of a task's look at memory. It delays the other tasks of its thread for no longer than
+/// waking a task takes.
+const POLL_MEMORY: Duration = Duration::from_micros(4);

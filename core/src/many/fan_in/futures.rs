@@ -43,7 +43,7 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Option<FanInEvent<Message<T, C>>>> {
-        self.gathered.poll_for(context.waker())
+        self.gathered.poll_for(context, true)
     }
 
     /// Returns the events until the node is closed, as a stream. Dropping it loses none.

@@ -4,7 +4,7 @@ use std::{
     collections::VecDeque,
     fmt, mem,
     sync::Arc,
-    task::{Poll, Waker},
+    task::{Context, Poll, Waker},
     time::{Duration, Instant},
 };
 
@@ -13,7 +13,7 @@ use ibex_ring::parking::{Condition, Ticket, TimedOut};
 use ibex_transport::{
     channel::{AwaitedEnd, ChannelError, FOUND_PER_TURN},
     node::{Notified, SessionShared},
-    runtime::{EventLoop, Gathering, PollTarget},
+    runtime::{BriefPolls, EventLoop, Gathering, PollTarget},
 };
 
 use super::{FanInEvent, Opener, member::FanInMember};
@@ -46,6 +46,7 @@ pub struct Gathered<O: Opener> {
     held: Option<Ticket>,
     /// The waiter is about to sleep, so members without events must notify it.
     is_registered: bool,
+    brief_polls: BriefPolls,
 }
 
 /// Number of polls of a peer that has nothing, before the peer is left alone until it tells.
@@ -72,6 +73,7 @@ impl<O: Opener> Gathered<O> {
             events: VecDeque::new(),
             held: None,
             is_registered: false,
+            brief_polls: BriefPolls::default(),
         })
     }
 
@@ -134,16 +136,23 @@ impl<O: Opener> Gathered<O> {
 
     // ---- Waiting as a task -----------------------------------------------------------
 
-    /// Polls for the next event.
-    pub fn poll_for(&mut self, waker: &Waker) -> Poll<Option<FanInEvent<O::Message>>> {
+    /// Polls for the next event. A task may look for a moment before it is pending. A waker may
+    /// not, because it holds up its caller.
+    pub fn poll_for(
+        &mut self,
+        context: &mut Context<'_>,
+        may_poll: bool,
+    ) -> Poll<Option<FanInEvent<O::Message>>> {
         if let Some(event) = self.find_now() {
             self.stop_waiting();
             return Poll::Ready(event);
         }
+        let may_poll = may_poll && self.held.is_none() && self.poll_target == PollTarget::Memory;
         let gathering = self.gathering.clone();
-        gathering
-            .poll_until(waker, &mut *self)
-            .map(|()| self.find())
+        let mut brief_polls = mem::take(&mut self.brief_polls);
+        let there = gathering.poll_until(&mut brief_polls, context.waker(), may_poll, &mut *self);
+        self.brief_polls = brief_polls;
+        there.map(|()| self.find())
     }
 
     /// Takes back the waker that a poll left.

@@ -163,13 +163,22 @@ impl CallerState {
     /// Hands out all frames that have come. If a task waits, the caller's waker is called when the
     /// next frame comes.
     fn take_in(&self, inbox: &mut ReplyChannel) {
+        self.take_in_by(inbox, ReceiveHandle::poll_receive_at_once);
+    }
+
+    /// Takes in as [`take_in`](Self::take_in) does, by the given poll.
+    fn take_in_by(
+        &self,
+        inbox: &mut ReplyChannel,
+        poll: fn(&mut ReceiveHandle, &Waker) -> Poll<Result<RawMessage, ChannelError>>,
+    ) {
         self.hand_out(inbox);
         while !inbox.is_over && !self.is_registered() && self.is_waited_for() {
             // Takes back an older waker: it may not be called for messages behind those that were
             // taken.
             inbox.handle.leave();
             self.is_registered.store(true, Ordering::Relaxed);
-            let polled = inbox.handle.poll_receive(&self.waker);
+            let polled = poll(&mut inbox.handle, &self.waker);
             if let Poll::Ready(received) = polled {
                 self.is_registered.store(false, Ordering::Relaxed);
                 self.received(inbox, received);
@@ -339,7 +348,8 @@ impl CallerState {
                 let received = inbox.handle.receive(Patience::None);
                 self.received(inbox, received);
             }
-            self.take_in(inbox);
+            // This runs in a task, so the poll may spin for a moment.
+            self.take_in_by(inbox, ReceiveHandle::poll_receive);
         });
         let next = self.slots(|slots| slots.end_poll(key));
         if next.is_none() {

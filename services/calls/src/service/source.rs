@@ -6,7 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    task::{Poll, ready},
+    task::{Context, Poll, ready},
 };
 
 use ibex_core::{
@@ -85,13 +85,21 @@ impl RequestSource {
         None
     }
 
-    /// Waits until something has happened, and returns the next frame, if it was that.
-    pub(crate) fn wait(&mut self, waiter: Waiter<'_>) -> Poll<Option<RequestFrame>> {
+    /// Waits until something has happened, and returns the next frame, if it was that. A
+    /// task may spin for a moment before it is pending, but a waker may not.
+    pub(crate) fn wait(
+        &mut self,
+        waiter: Waiter<'_>,
+        may_spin: bool,
+    ) -> Poll<Option<RequestFrame>> {
         let taken = match &mut self.from {
             From::Node(fan_in) => {
                 let event = match waiter {
                     Waiter::Thread(_) => fan_in.next(),
-                    Waiter::Task(waker) => ready!(fan_in.poll_for(waker)),
+                    Waiter::Task(waker) => {
+                        let mut context = Context::from_waker(waker);
+                        ready!(fan_in.poll_for(&mut context, may_spin))
+                    }
                 };
                 self.of_event(event)
             }
@@ -113,7 +121,10 @@ impl RequestSource {
                         // Takes back an older waker: it may not be called for messages behind those
                         // that were taken.
                         handle.leave();
-                        ready!(handle.poll_receive(waker))
+                        ready!(match may_spin {
+                            true => handle.poll_receive(waker),
+                            false => handle.poll_receive_at_once(waker),
+                        })
                     }
                 };
                 self.of_message(received)

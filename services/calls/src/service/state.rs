@@ -165,7 +165,7 @@ impl ServiceState {
             if let Some(next) = self.find_next(&mut source) {
                 break next;
             }
-            if let Poll::Ready(Some(frame)) = source.wait(Waiter::Thread(None)) {
+            if let Poll::Ready(Some(frame)) = source.wait(Waiter::Thread(None), true) {
                 self.take_in(&mut source, frame);
             }
         };
@@ -182,7 +182,7 @@ impl ServiceState {
         self.source.run_claimed(|source| {
             while found.is_none() {
                 found = self.find_next(source);
-                if found.is_none() && !self.register(source) {
+                if found.is_none() && !self.register(source, true) {
                     break;
                 }
             }
@@ -277,7 +277,7 @@ impl ServiceState {
                 self.refuse_backlog(source, Refused::DRAINING);
             }
             let is_wanted = self.is_claimed() || self.waiting_task().is_some();
-            if !is_wanted || !self.register(source) {
+            if !is_wanted || !self.register(source, false) {
                 break;
             }
         }
@@ -287,11 +287,11 @@ impl ServiceState {
     }
 
     /// Leaves the waker, unless it is registered already. Returns whether a frame came in between.
-    fn register(&self, source: &mut RequestSource) -> bool {
+    fn register(&self, source: &mut RequestSource, may_spin: bool) -> bool {
         if source.is_over() || self.is_registered.swap(true, Ordering::Relaxed) {
             return false;
         }
-        let Poll::Ready(frame) = source.wait(Waiter::Task(&self.waker)) else {
+        let Poll::Ready(frame) = source.wait(Waiter::Task(&self.waker), may_spin) else {
             return false;
         };
         self.is_registered.store(false, Ordering::Relaxed);
