@@ -20,15 +20,19 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, Failure> {
 
 /// Runs enough steps for each kind of fault to occur often, with a new seed each time.
 pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
-    tested::build("--bin simulate", watchdog)?;
-    Step::new(&tested::binary("simulate"))
-        .args(["--steps", "1000000"])
-        .run(watchdog)
+    of_steps("10000000", watchdog)
 }
 
 /// Runs the stage `simulation` of `cargo xtask torture`.
 pub(crate) fn long(watchdog: &Watchdog) -> Result<(), Failure> {
     let crowd = "cargo test -p ibex-sim --release --lib ten_thousand -- --ignored";
     Step::of_line(crowd).run(watchdog)?;
-    run(&["--steps", "100000000"].map(String::from)).map(drop)
+    of_steps("100000000", watchdog)
+}
+
+fn of_steps(steps: &str, watchdog: &Watchdog) -> Result<(), Failure> {
+    tested::build("--bin simulate", watchdog)?;
+    Step::new(&tested::binary("simulate"))
+        .args(["--steps", steps])
+        .run(watchdog)
 }

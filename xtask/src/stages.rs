@@ -1,12 +1,12 @@
 //! The stages of `cargo xtask test`, in two lists that run side by side, each in its order, with
 //! those first that fail soonest. A new stage is a new entry.
 //!
-//! One list alone leaves two cores partly idle: its tests wait more than they compute. All is built
-//! in the profile `dev`, and but for the models of loom in one folder, so that no crate is compiled
-//! twice: two builds at once would wait for each other, but a build and a test do not.
+//! One list alone leaves two cores partly idle: its tests wait more than they compute. The first
+//! list builds in the profile `dev` and the second in `release`, so that neither waits for the
+//! other's builds, and no crate is optimized twice. Only the models of loom are built apart.
 //!
 //! The budgets of each list add up to at most `LONGEST`. Longer lists of the same tests, and
-//! whatever needs another build, are stages of [`crate::torture`].
+//! whatever needs another optimized build, are stages of [`crate::torture`].
 
 use std::time::Duration;
 
@@ -17,13 +17,13 @@ use crate::tool::{CLIPPY, CMAKE, IPROUTE, LIBCLANG, RUSTFMT};
 use crate::watchdog::Watchdog;
 use crate::{fuzz, house, integrations, links, minimum, mutants, simulate, soak, tested, verbs};
 
-pub(crate) const STAGES: &[&[Stage]] = &[CHECKS, PROGRAMS];
+pub(crate) const STAGES: &[&[Stage]] = &[CHECKS, OPTIMIZED];
 
 /// The longest time of a whole run from a clean clone on two cores.
 #[cfg(test)]
 const LONGEST: Duration = seconds(25 * 60);
 
-/// The stages that check the code, and run the tests of single processes.
+/// The stages that check the code, and those that run unoptimized programs.
 const CHECKS: &[Stage] = &[
     Stage {
         name: "fmt",
@@ -113,11 +113,11 @@ const CHECKS: &[Stage] = &[
     },
 ];
 
-/// The stages that share one build of all programs.
-const PROGRAMS: &[Stage] = &[
+/// The stages that share the optimized build.
+const OPTIMIZED: &[Stage] = &[
     Stage {
         name: "build",
-        about: "the programs of all stages behind this one",
+        about: "the optimised programs of all stages behind this one",
         budget: seconds(240),
         quick: false,
         tools: &[],
@@ -125,7 +125,7 @@ const PROGRAMS: &[Stage] = &[
     },
     Stage {
         name: "simulation",
-        about: "a million steps of engines under faults break no rule",
+        about: "ten million steps of engines under faults break no rule",
         budget: seconds(120),
         quick: false,
         tools: &[],
@@ -230,15 +230,27 @@ fn doc(watchdog: &Watchdog) -> Result<(), Failure> {
         .run(watchdog)
 }
 
-/// Runs the tests of single processes, and those in the documentation.
+/// Runs the tests of the facade, which must be built again, while those of the other crates run.
 fn unit(watchdog: &Watchdog) -> Result<(), Failure> {
-    let tests = [
-        tested::test(&format!("--no-fail-fast {UNIT}")),
-        tested::test("--no-fail-fast --doc"),
+    let others = [
+        // With the bindings, these are all other tests that need no device. One of them compares
+        // the declarations of libibverbs with rdma-core's header.
+        "cargo test --no-fail-fast --workspace --exclude ibex --exclude ibex-tests --exclude ibex-benches \
+         --exclude ibex-examples --features ibex-transport/verbs,ibex-harness/verbs,ibex-verbs/rdma-sys",
     ];
-    // One of them compares the declarations of libibverbs with rdma-core's header.
-    let bindings = "cargo test -p ibex-verbs --lib --features fake,rdma-sys";
-    side_by_side(&[&tests, &[Step::of_line(bindings)]], watchdog)
+    let facade = [
+        "cargo test --no-fail-fast -p ibex -p ibex-tests -p ibex-examples --lib --examples \
+         --test advice --test asynchronous --test bytes \
+         --test calls --test environment --test fingerprints --test group --test inspect \
+         --test keeping_connected --test keeping_many --test log --test memory_bound \
+         --test owned_messages --test peer_names --test peers_caller --test polls --test publisher --test readme \
+         --test refusals --test security --test send_sync --test shared_credit \
+         --test streams --test subscribing --test unopened",
+        // The same packages again: alone, the facade would be built with other features.
+        "cargo test -p ibex -p ibex-tests -p ibex-examples --doc",
+    ];
+    let (others, facade) = (others.map(Step::of_line), facade.map(Step::of_line));
+    side_by_side(&[&others, &facade], watchdog)
 }
 
 /// Builds the programs of later stages in as few calls as possible, since two cores that compile
@@ -249,11 +261,11 @@ fn build(watchdog: &Watchdog) -> Result<(), Failure> {
                       --test rdma_links --test verbs_device --test verbs_operations \
                       --test verbs_datagrams --test verbs_faults";
     let others = [SUITE, on_devices, "--test replication"];
-    build_tests(&[CONFORMANCE, PROOFS, &others, &[UNIT]].concat(), watchdog)
+    build_tests(&[CONFORMANCE, PROOFS, &others].concat(), watchdog)
 }
 
 /// Runs the suite beside the tests without cells, since all of them wait more than they compute.
-pub(crate) fn conformance(watchdog: &Watchdog) -> Result<(), Failure> {
+fn conformance(watchdog: &Watchdog) -> Result<(), Failure> {
     tested::build_programs(watchdog)?;
     at_once(&[&[SUITE], CONFORMANCE].concat(), watchdog)
 }
@@ -269,11 +281,11 @@ fn masks(watchdog: &Watchdog) -> Result<(), Failure> {
 
 /// Runs the proofs in concurrent lists: they wait more than they compute, and each counts only its
 /// own processes' resources.
-pub(crate) fn proofs(watchdog: &Watchdog) -> Result<(), Failure> {
+fn proofs(watchdog: &Watchdog) -> Result<(), Failure> {
     at_once(PROOFS, watchdog)
 }
 
-/// Builds tests, then runs concurrent lists of them, each to its end.
+/// Builds optimized tests, then runs concurrent lists of them, each to its end.
 fn at_once(lists: &[&str], watchdog: &Watchdog) -> Result<(), Failure> {
     build_tests(lists, watchdog)?;
     // A test whose helper thread has panicked may hang, and what is kept back is lost then.
@@ -291,20 +303,6 @@ fn build_tests(lists: &[&str], watchdog: &Watchdog) -> Result<(), Failure> {
     let tests: Vec<_> = tests.collect();
     tested::test(&format!("--no-run {}", tests.join(" "))).run(watchdog)
 }
-
-/// The tests of single processes: beside those within the crates, of the facade, then of the other
-/// crates.
-const UNIT: &str = "--lib --bins --examples \
-     --test advice --test asynchronous --test bytes --test calls --test environment \
-     --test fingerprints --test group --test inspect --test keeping_connected --test keeping_many \
-     --test log --test memory_bound --test owned_messages --test peer_names --test peers_caller \
-     --test polls --test publisher --test readme --test refusals --test security --test send_sync \
-     --test shared_credit --test streams --test subscribing --test unopened \
-     --test allocation --test derive --test extremes --test fingerprint --test hostile \
-     --test round_trip --test serde --test serde_bounds --test dialing --test flood --test garbled \
-     --test half_open --test meeting --test rogue --test shortage --test shortage_of_dialers \
-     --test strangers --test verbs --test commands \
-     --test hostile_peer --test examples --test moving_region --test queue";
 
 /// The suite over all fabrics that need no device.
 const SUITE: &str = "--test conformance -- --skip /fake/";
@@ -336,7 +334,7 @@ fn examples(watchdog: &Watchdog) -> Result<(), Failure> {
     let examples = EXAMPLES
         .iter()
         .map(|name| Step::new(&tested::example(name)));
-    let programs = SHOWN
+    let programs = PROGRAMS
         .iter()
         .map(|(name, line)| Step::new(&tested::binary(name)).args(line.split_whitespace()));
     let each: Vec<_> = examples.chain(programs).collect();
@@ -361,7 +359,7 @@ const EXAMPLES: &[&str] = &[
 ];
 
 /// Programs that are packages of their own, with their arguments.
-const SHOWN: &[(&str, &str)] = &[
+const PROGRAMS: &[(&str, &str)] = &[
     ("quickstart", ""),
     ("quickstart", "--kill"),
     (
@@ -401,31 +399,16 @@ mod tests {
 
     use super::*;
 
-    /// The folders of tests beside the facade's.
-    const ELSEWHERE: &[&str] = &[
-        "../apps/replication/tests",
-        "../bootstrap/tests",
-        "../cli/tests",
-        "../codec/tests",
-        "../testing/harness/tests",
-        "../testing/request_queue/tests",
-        "../transport/ring/tests",
-        "../transport/tests",
-        "../transport/verbs/tests",
-    ];
-
-    /// A test that no stage names is never run, and one of the facade that the manifest does not name
-    /// is not even built.
+    /// A test that no stage names is never run, and one that the manifest does not name is not even
+    /// built.
     #[test]
-    fn every_test_is_in_a_stage() {
+    fn every_test_of_the_facade_is_in_a_stage() {
         let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
         let entries = |path: &str| {
             let entries = fs::read_dir(xtask.join(path)).expect("a folder");
-            let paths = entries.map(|entry| entry.expect("an entry").path());
-            paths.collect::<Vec<_>>()
+            entries.map(|entry| entry.expect("an entry").path())
         };
         let sources: String = entries("src")
-            .into_iter()
             .filter(|path| path.is_file())
             .map(|path| fs::read_to_string(path).expect("text"))
             .collect();
@@ -436,21 +419,16 @@ mod tests {
             path.extension().is_some_and(|extension| extension == "rs")
                 || path.join("main.rs").exists()
         };
-        let elsewhere = ELSEWHERE.iter().flat_map(|path| entries(path));
-        let all = entries("../tests").into_iter().chain(elsewhere);
-        for test in all.filter(|path| is_test(path)) {
+        for test in entries("../tests").filter(|path| is_test(path)) {
             let name = test.file_stem().and_then(|name| name.to_str());
             let name = name.expect("a name");
             let is_run = run.windows(2).any(|words| {
-                words[0].ends_with("--test") && words[1].split(['"', ';', ',']).next() == Some(name)
+                words[0].trim_start_matches('"') == "--test"
+                    && words[1].split(['"', ';', ',']).next() == Some(name)
             });
             assert!(is_run, "nobody runs {name}");
             let entry = format!("name = \"{name}\"\n");
-            let is_of_the_facade = test.starts_with(xtask.join("../tests"));
-            assert!(
-                !is_of_the_facade || manifest.contains(&entry),
-                "tests/Cargo.toml has no {name}"
-            );
+            assert!(manifest.contains(&entry), "tests/Cargo.toml has no {name}");
         }
     }
 

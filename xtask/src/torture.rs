@@ -1,5 +1,5 @@
-//! The stages of `cargo xtask torture`, which do for hours what `cargo xtask test` does, by optimised
-//! programs, or need a build of their own. No promise of RELIABILITY.md has its only test here.
+//! The stages of `cargo xtask torture`, which do for hours what `cargo xtask test` does, or need a
+//! build of their own. No promise of RELIABILITY.md has its only test here.
 
 use crate::failure::Failure;
 use crate::stage::{Stage, Work};
@@ -7,28 +7,9 @@ use crate::stages::seconds;
 use crate::step::Step;
 use crate::tool::IPROUTE;
 use crate::watchdog::Watchdog;
-use crate::{fuzz, integrations, mutants, simulate, soak, stages, tested, verbs, vm, workspace};
+use crate::{fuzz, integrations, mutants, simulate, soak, tested, verbs, vm, workspace};
 
 pub(crate) const STAGES: &[&[Stage]] = &[&[
-    Stage {
-        name: "optimised",
-        about: "the promises and the proofs of programs that the compiler has optimised",
-        budget: seconds(1200),
-        quick: false,
-        tools: &[IPROUTE],
-        work: Work::Function(|watchdog| {
-            stages::conformance(watchdog)?;
-            stages::proofs(watchdog)
-        }),
-    },
-    Stage {
-        name: "refused",
-        about: "programs that must not compile, with the compiler's messages",
-        budget: seconds(300),
-        quick: false,
-        tools: &[],
-        work: Work::Function(|watchdog| tested::test("--test compile --test ui").run(watchdog)),
-    },
     Stage {
         name: "memory",
         about: "twenty times the messages of the proof that memory stays flat",
@@ -39,6 +20,16 @@ pub(crate) const STAGES: &[&[Stage]] = &[&[
             tested::test("--test memory_flat")
                 .env("MEMORY_FLAT_TIMES", "20")
                 .run(watchdog)
+        }),
+    },
+    Stage {
+        name: "refused",
+        about: "programs that must not compile, with the compiler's messages",
+        budget: seconds(300),
+        quick: false,
+        tools: &[],
+        work: Work::Function(|watchdog| {
+            Step::of_line("cargo test -p ibex-tests --test compile").run(watchdog)
         }),
     },
     Stage {

@@ -227,7 +227,8 @@ pub(crate) fn in_the_guest(options: &[&str]) -> Result<Step, Failure> {
 }
 
 /// The tests that run on a device, one after the other, each with its arguments. A test comes
-/// behind those on whose subject it builds.
+/// behind those on whose subject it builds. All are optimized, since the guest is slow and some of
+/// them are compared with figures.
 const PROOFS: &[(&str, &str)] = &[
     ("verbs_device", ""),
     ("verbs_operations", ""),
