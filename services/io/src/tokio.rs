@@ -48,8 +48,7 @@ macro_rules! for_tokio {
             }
 
             fn consume(self: Pin<&mut Self>, bytes: usize) {
-                let $this = self.get_mut();
-                $half.go_on(bytes);
+                futures_io::AsyncBufRead::consume(self, bytes);
             }
         }
     };
@@ -79,16 +78,15 @@ macro_rules! for_tokio {
                 true
             }
 
-            fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-                let $this = self.get_mut();
-                $half.let_out();
-                Poll::Ready(Ok(()))
+            fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+                futures_io::AsyncWrite::poll_flush(self, context)
             }
 
-            fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-                let $this = self.get_mut();
-                $half.finish();
-                Poll::Ready(Ok(()))
+            fn poll_shutdown(
+                self: Pin<&mut Self>,
+                context: &mut Context<'_>,
+            ) -> Poll<io::Result<()>> {
+                futures_io::AsyncWrite::poll_close(self, context)
             }
         }
     };
