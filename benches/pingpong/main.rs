@@ -231,7 +231,8 @@ struct BenchRow {
 }
 
 impl BenchRow {
-    /// Returns the row's name, which is its label in BENCHMARKS.md and README.md.
+    /// Returns the row's name, which over shared memory and TCP is its label in BENCHMARKS.md and
+    /// README.md.
     fn name(&self) -> String {
         let fabric = match self.fabric {
             FabricName::Shm => "shared memory",

@@ -151,7 +151,8 @@ fn holds_up_tasks() -> bool {
     RUNS_TASKS.get() && Handle::try_current().is_ok_and(|handle| shares_one_thread(&handle))
 }
 
-/// Limit of the steps in one poll. Usually the second step finds nothing, and parks. A task that yields makes a multi-thread runtime wake another of its threads.
+/// Limit of the steps in one poll. Usually the second step finds nothing, and parks. A task that
+/// yields makes a multi-thread runtime wake another of its threads.
 const STEPS: u32 = 2;
 
 /// Has the reactor of a tokio runtime watch a connection.

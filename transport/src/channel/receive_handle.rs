@@ -68,7 +68,7 @@ pub struct ReceiveHandle {
     pub(super) ticket: Option<Ticket>,
     /// True if the waker that was last taken back had not been used.
     pub(super) has_left_unused: bool,
-    /// A record of a task's looks before its waits.
+    /// A record of a task's polls before its waits.
     pub(super) brief_polls: BriefPolls,
 
     memory_wait: MemoryWait,

@@ -1,18 +1,18 @@
-//! Brief looks of tasks before they wait. Waking an idle processor takes longer than a prompt
+//! Brief polls of tasks before they wait. Waking an idle processor takes longer than a prompt
 //! answer, but a poll in vain delays the other tasks.
 #![forbid(unsafe_code)]
 
-/// The record of one place where tasks look before they wait. Polls that find nothing become rare.
+/// The record of one place where tasks poll before they wait. Polls that find nothing become rare.
 #[derive(Debug, Default)]
 pub struct BriefPolls {
-    /// Looks in a row that found nothing.
+    /// Polls in a row that found nothing.
     misses: u32,
-    /// Looks to leave out, since the last ones found nothing.
+    /// Polls to leave out, since the last ones found nothing.
     left_out: u32,
 }
 
 impl BriefPolls {
-    /// Returns whether a task that begins to wait should look for a moment.
+    /// Returns whether a task that begins to wait should poll for a moment.
     #[inline]
     pub(crate) fn is_worth_one(&mut self) -> bool {
         let is_worth = self.left_out == 0;
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn looks_in_vain_become_rare_and_one_that_finds_something_makes_them_frequent() {
+    fn polls_in_vain_become_rare_and_one_that_finds_something_makes_them_frequent() {
         let mut brief_polls = BriefPolls::default();
         let mut polls = 0;
         for _ in 0..10_000 {

@@ -40,8 +40,8 @@ impl CallerRef {
         }
     }
 
-    /// Returns what a call that is made here and now carries. The trace is that of
-    /// [`Caller::with_trace_context`](crate::Caller::with_trace_context), or that of the calling thread or task.
+    /// Returns what a call that is made here and now carries. The trace is the caller's own, or that
+    /// of the calling thread or task.
     #[cold]
     pub(crate) fn extension(&self) -> Option<WrittenExtension<'_>> {
         static NONE: Metadata = Metadata::new();

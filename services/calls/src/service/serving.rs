@@ -77,6 +77,7 @@ where
     {
         let (stop, mut stopped) = oneshot::channel::<()>();
         let (mut service, handler) = (self, Arc::new(handler));
+        // Hands requests to handlers until the service ends or is stopped, and waits for the handlers.
         let task = tokio::spawn(async move {
             let mut handlers = JoinSet::new();
             let mut is_stopped = false;
@@ -99,7 +100,7 @@ where
                             Poll::Pending => break,
                         }
                     }
-                    // A set leaves the waker only where it has a handler, so it is asked after the service.
+                    // A set leaves the waker only where it has a handler, so it is asked last.
                     match handlers.poll_join_next(context) {
                         Poll::Ready(Some(_)) => {}
                         Poll::Ready(None) if is_stopped => return Poll::Ready(Ok(())),
