@@ -18,10 +18,12 @@ use crate::workspace;
 /// other stages.
 pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
     let target = workspace::target();
-    Step::of_line("cargo test --manifest-path fuzz/Cargo.toml --no-default-features")
-        .linted()
-        .env("CARGO_TARGET_DIR", target.to_string_lossy())
-        .run(watchdog)
+    Step::of_line(
+        "cargo test --profile tested --manifest-path fuzz/Cargo.toml --no-default-features",
+    )
+    .linted()
+    .env("CARGO_TARGET_DIR", target.to_string_lossy())
+    .run(watchdog)
 }
 
 /// Runs the stage `fuzz` of `cargo xtask torture`.

@@ -20,8 +20,8 @@ pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
     let target = workspace::target();
     // The comparison of async programs is a benchmark, whose baselines nothing else needs.
     let line = format!(
-        "cargo test {MANIFEST} --workspace --exclude ibex-comparison {FEATURES} --no-fail-fast \
-         -- --skip /verbs/"
+        "cargo test --profile tested {MANIFEST} --workspace --exclude ibex-comparison {FEATURES} \
+         --lib --tests --no-fail-fast -- --skip /verbs/"
     );
     Step::of_line(&line)
         .linted()

@@ -9,30 +9,30 @@ use crate::step::Step;
 use crate::tested;
 use crate::watchdog::Watchdog;
 
+/// The program, optimized.
+const OPTIMIZED: &str = "cargo run --release -p ibex-sim --bin simulate --";
+
 /// Runs `cargo xtask simulate`, which passes its arguments to the program.
 pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, Failure> {
-    let program = "cargo run --release -p ibex-sim --bin simulate --";
-    Step::of_line(program)
+    Step::of_line(OPTIMIZED)
         .args(arguments)
         .run(&Watchdog::patient())?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs enough steps for each kind of fault to occur often, with a new seed each time.
+/// Runs enough steps for each kind of fault to occur, with a new seed each time.
 pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
-    of_steps("10000000", watchdog)
+    tested::build("--bin simulate", watchdog)?;
+    Step::new(&tested::binary("simulate"))
+        .args(["--steps", "2000000"])
+        .run(watchdog)
 }
 
 /// Runs the stage `simulation` of `cargo xtask torture`.
 pub(crate) fn long(watchdog: &Watchdog) -> Result<(), Failure> {
     let crowd = "cargo test -p ibex-sim --release --lib ten_thousand -- --ignored";
     Step::of_line(crowd).run(watchdog)?;
-    of_steps("100000000", watchdog)
-}
-
-fn of_steps(steps: &str, watchdog: &Watchdog) -> Result<(), Failure> {
-    tested::build("--bin simulate", watchdog)?;
-    Step::new(&tested::binary("simulate"))
-        .args(["--steps", steps])
+    Step::of_line(OPTIMIZED)
+        .args(["--steps", "100000000"])
         .run(watchdog)
 }

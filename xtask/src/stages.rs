@@ -2,11 +2,12 @@
 //! those first that fail soonest. A new stage is a new entry.
 //!
 //! One list alone leaves two cores partly idle: its tests wait more than they compute. The first
-//! list builds in the profile `dev` and the second in `release`, so that neither waits for the
-//! other's builds, and no crate is optimized twice. Only the models of loom are built apart.
+//! list checks in the profile `dev`, and the second builds what runs in the profile `tested`, so that
+//! neither waits for the other, and no crate is built twice. Only the models of loom are built
+//! apart.
 //!
 //! The budgets of each list add up to at most `LONGEST`. Longer lists of the same tests, and
-//! whatever needs another optimized build, are stages of [`crate::torture`].
+//! whatever needs an optimized build, are stages of [`crate::torture`].
 
 use std::time::Duration;
 
@@ -17,13 +18,13 @@ use crate::tool::{CLIPPY, CMAKE, IPROUTE, LIBCLANG, RUSTFMT};
 use crate::watchdog::Watchdog;
 use crate::{fuzz, house, integrations, links, minimum, mutants, simulate, soak, tested, verbs};
 
-pub(crate) const STAGES: &[&[Stage]] = &[CHECKS, OPTIMIZED];
+pub(crate) const STAGES: &[&[Stage]] = &[CHECKS, TESTED];
 
 /// The longest time of a whole run from a clean clone on two cores.
 #[cfg(test)]
 const LONGEST: Duration = seconds(25 * 60);
 
-/// The stages that check the code, and those that run unoptimized programs.
+/// The stages that check the code, and those whose builds are their own.
 const CHECKS: &[Stage] = &[
     Stage {
         name: "fmt",
@@ -80,12 +81,14 @@ const CHECKS: &[Stage] = &[
         work: Work::Function(doc),
     },
     Stage {
-        name: "unit",
-        about: "every test within one process, with the examples in the documentation",
-        budget: seconds(240),
+        name: "commands",
+        about: "the tests of what runs these stages, and libibverbs as it is declared here and there",
+        budget: seconds(120),
         quick: true,
-        tools: &[CMAKE, IPROUTE, LIBCLANG],
-        work: Work::Function(unit),
+        tools: &[CMAKE, LIBCLANG],
+        work: Work::Commands(&[
+            "cargo test -p xtask -p ibex-verbs --lib --bins --features ibex-verbs/rdma-sys",
+        ]),
     },
     Stage {
         name: "loom",
@@ -113,20 +116,28 @@ const CHECKS: &[Stage] = &[
     },
 ];
 
-/// The stages that share the optimized build.
-const OPTIMIZED: &[Stage] = &[
+/// The stages that share the build of what runs.
+const TESTED: &[Stage] = &[
     Stage {
         name: "build",
-        about: "the optimised programs of all stages behind this one",
+        about: "the programs of all stages behind this one",
         budget: seconds(240),
         quick: false,
         tools: &[],
         work: Work::Function(build),
     },
     Stage {
+        name: "unit",
+        about: "every test within one process, with the examples in the documentation",
+        budget: seconds(180),
+        quick: true,
+        tools: &[CMAKE, IPROUTE, LIBCLANG],
+        work: Work::Function(unit),
+    },
+    Stage {
         name: "simulation",
-        about: "ten million steps of engines under faults break no rule",
-        budget: seconds(120),
+        about: "two million steps of engines under faults break no rule",
+        budget: seconds(60),
         quick: false,
         tools: &[],
         work: Work::Function(simulate::stage),
@@ -165,7 +176,7 @@ const OPTIMIZED: &[Stage] = &[
     },
     Stage {
         name: "verbs",
-        about: "the verbs layer, its raw limit, its proofs and a drawn part of the promises, on the guest's device",
+        about: "the verbs layer, no copy, no allocation and a drawn part of the promises, on the guest's device",
         budget: seconds(360),
         quick: false,
         tools: verbs::TOOLS,
@@ -230,44 +241,26 @@ fn doc(watchdog: &Watchdog) -> Result<(), Failure> {
         .run(watchdog)
 }
 
-/// Runs the tests of the facade, which must be built again, while those of the other crates run.
+/// Runs the tests that need neither a device nor much time, then the examples in the documentation.
 fn unit(watchdog: &Watchdog) -> Result<(), Failure> {
-    let others = [
-        // With the bindings, these are all other tests that need no device. One of them compares
-        // the declarations of libibverbs with rdma-core's header.
-        "cargo test --no-fail-fast --workspace --exclude ibex --exclude ibex-tests --exclude ibex-benches \
-         --exclude ibex-examples --features ibex-transport/verbs,ibex-harness/verbs,ibex-verbs/rdma-sys",
-    ];
-    let facade = [
-        "cargo test --no-fail-fast -p ibex -p ibex-tests -p ibex-examples --lib --examples \
-         --test advice --test asynchronous --test bytes \
-         --test calls --test environment --test fingerprints --test group --test inspect \
-         --test keeping_connected --test keeping_many --test log --test memory_bound \
-         --test owned_messages --test peer_names --test peers_caller --test polls --test publisher --test readme \
-         --test refusals --test security --test send_sync --test shared_credit \
-         --test streams --test subscribing --test unopened",
-        // The same packages again: alone, the facade would be built with other features.
-        "cargo test -p ibex -p ibex-tests -p ibex-examples --doc",
-    ];
-    let (others, facade) = (others.map(Step::of_line), facade.map(Step::of_line));
-    side_by_side(&[&others, &facade], watchdog)
+    tested::at_once(UNIT, watchdog)?;
+    tested::test("--doc").run(watchdog)
 }
 
 /// Builds the programs of later stages in as few calls as possible, since two cores that compile
 /// one crate at a time are one core.
 fn build(watchdog: &Watchdog) -> Result<(), Failure> {
     tested::build_programs(watchdog)?;
-    let on_devices = "--test limits --test rdma --test rdma_crowd --test rdma_errors \
-                      --test rdma_links --test verbs_device --test verbs_operations \
-                      --test verbs_datagrams --test verbs_faults";
+    let on_devices = "--test rdma --test rdma_errors --test rdma_links --test verbs_device \
+                      --test verbs_operations --test verbs_datagrams --test verbs_faults";
     let others = [SUITE, on_devices, "--test replication"];
-    build_tests(&[CONFORMANCE, PROOFS, &others].concat(), watchdog)
+    tested::build_tests(&[UNIT, CONFORMANCE, PROOFS, &others].concat(), watchdog)
 }
 
 /// Runs the suite beside the tests without cells, since all of them wait more than they compute.
 fn conformance(watchdog: &Watchdog) -> Result<(), Failure> {
     tested::build_programs(watchdog)?;
-    at_once(&[&[SUITE], CONFORMANCE].concat(), watchdog)
+    tested::at_once(&[&[SUITE], CONFORMANCE].concat(), watchdog)
 }
 
 /// Plays all scenarios over the device that has everything, and a short list over every device that
@@ -282,27 +275,23 @@ fn masks(watchdog: &Watchdog) -> Result<(), Failure> {
 /// Runs the proofs in concurrent lists: they wait more than they compute, and each counts only its
 /// own processes' resources.
 fn proofs(watchdog: &Watchdog) -> Result<(), Failure> {
-    at_once(PROOFS, watchdog)
+    tested::at_once(PROOFS, watchdog)
 }
 
-/// Builds optimized tests, then runs concurrent lists of them, each to its end.
-fn at_once(lists: &[&str], watchdog: &Watchdog) -> Result<(), Failure> {
-    build_tests(lists, watchdog)?;
-    // A test whose helper thread has panicked may hang, and what is kept back is lost then.
-    let shown = |step: Step| step.env("RUST_TEST_NOCAPTURE", "1");
-    let step = |list| [shown(tested::test(&format!("--no-fail-fast {list}")))];
-    let lists: Vec<_> = lists.iter().map(step).collect();
-    let lists: Vec<_> = lists.iter().map(|list| &list[..]).collect();
-    side_by_side(&lists, watchdog)
-}
-
-/// Builds the tests of all these lists in one call; arguments for their programs stand behind ` --
-/// `.
-fn build_tests(lists: &[&str], watchdog: &Watchdog) -> Result<(), Failure> {
-    let tests = lists.iter().filter_map(|list| list.split(" -- ").next());
-    let tests: Vec<_> = tests.collect();
-    tested::test(&format!("--no-run {}", tests.join(" "))).run(watchdog)
-}
+/// Unit tests, those of the crates from outside, and those of the facade that need one process.
+const UNIT: &[&str] = &[
+    "--lib --bins --example custom_codec",
+    "--test allocation --test derive --test extremes --test fingerprint --test hostile \
+     --test round_trip --test serde --test serde_bounds --test moving_region --test examples \
+     --test dialing --test flood --test garbled --test half_open --test meeting --test rogue \
+     --test shortage --test shortage_of_dialers --test strangers --test verbs --test hostile_peer \
+     --test two_ends --test queue --test limits --test commands",
+    "--test advice --test asynchronous --test bytes --test calls --test environment \
+     --test fingerprints --test group --test inspect --test keeping_connected --test keeping_many \
+     --test log --test memory_bound --test owned_messages --test peer_names --test peers_caller \
+     --test polls --test publisher --test readme --test refusals --test security \
+     --test send_sync --test shared_credit --test streams --test subscribing --test unopened",
+];
 
 /// The suite over all fabrics that need no device.
 const SUITE: &str = "--test conformance -- --skip /fake/";
@@ -381,13 +370,8 @@ const PROGRAMS: &[(&str, &str)] = &[
 ];
 
 /// Sets of the facade's features, as they stand behind `--no-default-features`: none, and what
-/// reaches furthest. `cargo xtask release-check` checks every pair.
-const FEATURES: &[&str] = &[
-    "",
-    "--features calls,peers,log,io,inspect",
-    "--features tls,serde",
-    "--features verbs,tokio",
-];
+/// reaches furthest without the services. `cargo xtask release-check` checks every pair.
+const FEATURES: &[&str] = &["", "--features verbs,tokio"];
 
 pub(crate) const fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -399,10 +383,9 @@ mod tests {
 
     use super::*;
 
-    /// A test that no stage names is never run, and one that the manifest does not name is not even
-    /// built.
+    /// A test that no stage names is never run, and a file that no manifest names is not even built.
     #[test]
-    fn every_test_of_the_facade_is_in_a_stage() {
+    fn every_test_is_in_a_stage() {
         let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
         let entries = |path: &str| {
             let entries = fs::read_dir(xtask.join(path)).expect("a folder");
@@ -413,8 +396,25 @@ mod tests {
             .map(|path| fs::read_to_string(path).expect("text"))
             .collect();
         let run: Vec<_> = sources.split_whitespace().collect();
-        let manifest = xtask.join("../tests/Cargo.toml");
-        let manifest = fs::read_to_string(manifest).expect("the manifest");
+        let metadata = Step::of_line("cargo metadata --offline --no-deps --format-version 1");
+        let metadata = metadata.capture(&Watchdog::patient()).expect("metadata");
+        let metadata: serde_json::Value = serde_json::from_str(&metadata.stdout).expect("JSON");
+        let packages = metadata["packages"].as_array().expect("packages");
+        let targets = packages
+            .iter()
+            .flat_map(|package| package["targets"].as_array().expect("targets"));
+        let tests: Vec<_> = targets
+            .filter(|target| target["kind"][0] == "test")
+            .map(|target| target["name"].as_str().expect("a name"))
+            .collect();
+        for name in &tests {
+            let is_run = run.windows(2).any(|words| {
+                words[0].trim_start_matches('"') == "--test"
+                    && words[1].split(['"', ';', ',']).next() == Some(*name)
+            });
+            let is_on_devices = sources.contains(&format!("(\"{name}\", \""));
+            assert!(is_run || is_on_devices, "nobody runs {name}");
+        }
         let is_test = |path: &Path| {
             path.extension().is_some_and(|extension| extension == "rs")
                 || path.join("main.rs").exists()
@@ -422,13 +422,7 @@ mod tests {
         for test in entries("../tests").filter(|path| is_test(path)) {
             let name = test.file_stem().and_then(|name| name.to_str());
             let name = name.expect("a name");
-            let is_run = run.windows(2).any(|words| {
-                words[0].trim_start_matches('"') == "--test"
-                    && words[1].split(['"', ';', ',']).next() == Some(name)
-            });
-            assert!(is_run, "nobody runs {name}");
-            let entry = format!("name = \"{name}\"\n");
-            assert!(manifest.contains(&entry), "tests/Cargo.toml has no {name}");
+            assert!(tests.contains(&name), "tests/Cargo.toml has no {name}");
         }
     }
 

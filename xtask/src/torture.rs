@@ -29,7 +29,8 @@ pub(crate) const STAGES: &[&[Stage]] = &[&[
         quick: false,
         tools: &[],
         work: Work::Function(|watchdog| {
-            Step::of_line("cargo test -p ibex-tests --test compile").run(watchdog)
+            Step::of_line("cargo test -p ibex-tests -p ibex-codec --test compile --test ui")
+                .run(watchdog)
         }),
     },
     Stage {

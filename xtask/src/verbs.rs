@@ -26,8 +26,8 @@ pub(crate) const TOOLS: &[Tool] = &[QEMU, KMOD, XZ, DEBIAN_KEYRING];
 /// The share of the device tests that is played.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Extent {
-    /// The proofs, the faults, and a part of the scenarios by each kind of completion queue, drawn in
-    /// each run.
+    /// What is only true on a device: a short list of proofs, the faults, and a part of the scenarios
+    /// by each kind of completion queue, drawn in each run.
     Drawn,
     /// Everything.
     Whole,
@@ -66,11 +66,11 @@ fn starved(topology: &str, options: &[&str]) -> Result<Step, Failure> {
 fn play(extent: Extent, watchdog: &Watchdog) -> Result<(), Failure> {
     tested::build_programs(watchdog)?;
     let mut proofs = Vec::new();
-    let more = match extent {
-        Extent::Drawn => "",
-        Extent::Whole => MORE,
+    let (more, longer) = match extent {
+        Extent::Drawn => ("", &[][..]),
+        Extent::Whole => (MORE, LONGER_PROOFS),
     };
-    for (name, arguments) in PROOFS {
+    for (name, arguments) in PROOFS.iter().chain(longer) {
         let program = tested::test_program(name, watchdog)?;
         proofs.push(format!("{more} {program} {arguments}").trim().to_string());
     }
@@ -130,7 +130,7 @@ fn play(extent: Extent, watchdog: &Watchdog) -> Result<(), Failure> {
     };
     let first = vec![in_a_guest("1| ", proofs)?];
     let mut second = vec![in_a_guest("2| ", uses)?];
-    second.extend(faults("2| ", watchdog)?);
+    second.extend(faults("2| ", extent, watchdog)?);
     // A single guest leaves half of this machine idle, since the guest's processors wait for each
     // other.
     side_by_side(&[&first, &second], watchdog)
@@ -155,19 +155,23 @@ fn shown_to_readers() -> String {
 
 /// Returns the steps that would disturb a real device, or need two, so they run in guests of their
 /// own: messages find no receive, the device is removed, a group is reached over the link to another
-/// one, the link is cut, and processes are killed, including a replicated log's. They are built already, and must run one after the other.
-fn faults(label: &str, watchdog: &Watchdog) -> Result<Vec<Step>, Failure> {
+/// one, and the link is cut; in the whole extent, processes are killed, too, including a replicated
+/// log's. They are built already, and must run one after the other.
+fn faults(label: &str, extent: Extent, watchdog: &Watchdog) -> Result<Vec<Step>, Failure> {
     let program = |name| tested::test_program(name, watchdog);
-    let (faults, errors) = (program("verbs_faults")?, program("rdma_errors")?);
-    let links = program("rdma_links")? + " --nocapture";
+    let alone = vec![program("verbs_faults")?, program("rdma_errors")?];
     let groups =
         program("verbs_datagrams")? + " --exact attach_mcast_brings_a_group_from_another_device";
-    let fire = program("replication")? + " --exact under_fire_over_verbs under_fire_over_tcp";
-    Ok(vec![
-        starved("one", &["--label", label])?.args([faults, errors]),
-        starved("pair", &["--pair", "--label", label])?.args([groups, links, fire]),
-        soak::on_verbs(label)?,
-    ])
+    let mut pair = vec![groups, program("rdma_links")? + " --nocapture"];
+    let mut killed = None;
+    if extent == Extent::Whole {
+        let fire = " --exact under_fire_over_verbs under_fire_over_tcp";
+        pair.push(program("replication")? + fire);
+        killed = Some(soak::on_verbs(label)?);
+    }
+    let alone = starved("one", &["--label", label])?.args(alone);
+    let pair = starved("pair", &["--pair", "--label", label])?.args(pair);
+    Ok([alone, pair].into_iter().chain(killed).collect())
 }
 
 /// Runs `cargo xtask bench`: the benchmark, or its rows of verbs on a device, or the drawing of its
@@ -227,17 +231,21 @@ pub(crate) fn in_the_guest(options: &[&str]) -> Result<Step, Failure> {
 }
 
 /// The tests that run on a device, one after the other, each with its arguments. A test comes
-/// behind those on whose subject it builds. All are optimized, since the guest is slow and some of
-/// them are compared with figures.
+/// behind those on whose subject it builds.
 const PROOFS: &[(&str, &str)] = &[
     ("verbs_device", ""),
     ("verbs_operations", ""),
     ("verbs_datagrams", ""),
-    ("limits", ""),
     ("rdma", ""),
-    ("rdma_crowd", "--nocapture"),
     ("no_copy", "/verbs/"),
     ("no_allocation", "/verbs/"),
+];
+
+/// The proofs that take minutes in an emulated guest. The stages `proofs` and `unit` play them over
+/// the other fabrics and a device made of memory.
+const LONGER_PROOFS: &[(&str, &str)] = &[
+    ("limits", ""),
+    ("rdma_crowd", "--nocapture"),
     ("idle", "/verbs/"),
     ("memory_flat", "/verbs/"),
     ("leaves_nothing", "/verbs/"),
@@ -270,7 +278,7 @@ const USED_IN_ANOTHER_WAY: &[&str] = &[
 /// The number of parts of the suite, of which each run plays one by each kind of completion queue,
 /// with every scenario that needs two processes. The stage `masks` plays all others over a device
 /// made of memory.
-const PARTS: usize = 6;
+const PARTS: usize = 12;
 /// The program that runs commands on a device.
 const ON_DEVICE: &str = "vm/on_device";
 /// The longest time that a guest may take for all device tests.
