@@ -3,6 +3,9 @@
 //! session, nor the end of the node.
 #![forbid(unsafe_code)]
 
+#[path = "common/dialed.rs"]
+mod dialed;
+
 use std::{
     fs,
     io::{IoSlice, Write},
@@ -19,8 +22,9 @@ use std::{
     time::Duration,
 };
 
+use dialed::dial;
 use ibex::{Driver, Fabric, Node, Peer, Policy, Raw, shared_memory::ShareWith};
-use ibex_bootstrap::{Established, Local, NodeIdentity, UnixSockets, dial};
+use ibex_bootstrap::{Established, Local, NodeIdentity, UnixSockets};
 use rustix::{
     event::{EventfdFlags, eventfd},
     fs::{FallocateFlags, MemfdFlags, OFlags, SealFlags, fcntl_add_seals, memfd_create},

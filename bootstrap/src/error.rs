@@ -19,7 +19,7 @@ use crate::handshake_step::HandshakeStep;
 use crate::identity::{Incarnation, NodeIdentity};
 use crate::message::ResumeRefusal;
 
-/// The reason why [`dial`](crate::dial) made no connection.
+/// The reason why [`DialDesk::dial`](crate::DialDesk::dial) made no connection.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DialError {
@@ -119,7 +119,7 @@ pub enum DialError {
     },
 }
 
-/// The reason why [`resume`](crate::resume) made no connection.
+/// The reason why [`DialDesk::resume`](crate::DialDesk::resume) made no connection.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResumeError {

@@ -28,20 +28,22 @@ pub(crate) const UNKNOWN: Tag = [0; 16];
 /// The tag that [`HostTags::recognized`] gives a fact that this node does not share.
 const OTHER: Tag = [0xff; 16];
 
-/// The facts of a node's host that decide whether memory can be shared, each hashed.
-///
-/// Tags on the wire are those of one end. Once an end has recognized the other's, equal tags of
-/// both ends are equal facts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HostTags {
-    /// The running kernel; all zero in this and the others where the node cannot tell.
-    pub boot: [u8; 16],
-    /// The network namespace, where both addresses of the connection belong to it.
-    pub network: [u8; 16],
-    /// The namespace in which the number of the process counts.
-    pub pid_namespace: [u8; 16],
-    /// The user as which the process runs.
-    pub user: [u8; 16],
+ibex_base::wire_structs! {
+    /// The facts of a node's host that decide whether memory can be shared, each hashed.
+    ///
+    /// Tags on the wire are those of one end. Once an end has recognized the other's, equal tags of
+    /// both ends are equal facts.
+    #[derive(Copy)]
+    pub struct HostTags {
+        /// The running kernel; all zero in this and the others where the node cannot tell.
+        pub boot: [u8; 16] = "tag of the host",
+        /// The network namespace, where both addresses of the connection belong to it.
+        pub network: [u8; 16] = "tag of the network namespace",
+        /// The namespace in which the number of the process counts.
+        pub pid_namespace: [u8; 16] = "tag of the pid namespace",
+        /// The user as which the process runs.
+        pub user: [u8; 16] = "tag of the user",
+    }
 }
 
 impl HostTags {

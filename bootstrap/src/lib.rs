@@ -26,8 +26,7 @@
 //! - [`negotiate`]: the choice of the version and of the fabric, as two pure functions.
 //! - [`handshake`]: the state machines; bytes and time come in, bytes and events go out, without
 //!   I/O.
-//! - [`Dialer`] and [`Acceptor`]: the sockets that drive them, without waiting; [`dial`] and
-//!   [`resume`] turn a dialer on the calling thread.
+//! - [`Dialer`] and [`Acceptor`]: the sockets that drive them, without waiting.
 //! - [`VerbsDevices`] and [`VerbsPair`]: the traits of RDMA, which a crate that knows verbs
 //!   implements.
 
@@ -63,8 +62,8 @@ pub use ibex_base::tls::{
 pub use identity::{HostHint, Incarnation, NodeIdentity, Secret};
 pub use integrity::Integrity;
 pub use io::{
-    Acceptor, DialDesk, DialOutcome, DialRequest, Dialer, Dialing, ResumeRequest, dial,
-    own_address, resolve, resume, user_of_peer,
+    Acceptor, DialDesk, DialOutcome, DialRequest, Dialer, Dialing, ResumeRequest, own_address,
+    resolve, user_of_peer,
 };
 pub use limits::Limits;
 pub use local::Local;

@@ -20,9 +20,10 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
+use ibex_base::sync::lock;
 use ibex_base::tls::AuthenticatedAs;
 
 use crate::identity::{Incarnation, NodeIdentity};
@@ -167,7 +168,7 @@ impl Places {
 
     /// Locks the counts, also after a panic: they are whole after every statement that may panic.
     fn taken(&self) -> MutexGuard<'_, TakenPlaces> {
-        self.0.taken.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0.taken)
     }
 }
 

@@ -4,8 +4,7 @@
 //!
 //! - This crate knows no verbs. A crate that does implements these two traits.
 //! - Every call may take milliseconds, because it opens a device or registers memory. So none is
-//!   made on a thread that others wait for: an [`Acceptor`](crate::Acceptor) has a thread for them,
-//!   and the thread of [`dial`](crate::dial) waits anyhow.
+//!   made on a thread that others wait for: a node has a thread for them.
 //! - An error is a text for people, which becomes part of the session's reason for another fabric.
 #![forbid(unsafe_code)]
 

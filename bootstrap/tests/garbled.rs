@@ -7,9 +7,10 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use common::dialing::dial;
 use common::secured::secured;
 use common::{LONG, Listening, node};
-use ibex_bootstrap::{DialError, HandshakeError, Local, Policy, dial};
+use ibex_bootstrap::{DialError, HandshakeError, Local, Policy};
 use ibex_harness::{
     draw::Draw,
     proxy::{DAMAGES, Proxy},

@@ -9,11 +9,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use common::dialing::dial;
 use common::{LONG, Listening, dial_node_1, node, wait_readable};
 use ibex_bootstrap::handshake::{Handshake, HandshakeEvent};
 use ibex_bootstrap::{
     Acceptor, DialError, Established, Fabric, HandshakeError, HostHint, Integrity, NodeIdentity,
-    Policy, Problem, UnixClosing, Version, VersionRange, dial,
+    Policy, Problem, UnixClosing, Version, VersionRange,
 };
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,

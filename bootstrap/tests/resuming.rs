@@ -6,12 +6,13 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
+use common::dialing::{dial, resume};
 use common::sessions::Sessions;
 use common::{LONG, Listening, node};
 use ibex_bootstrap::handshake::HandshakeStep;
 use ibex_bootstrap::{
     Established, Fabric, HandshakeError, Local, NodeIdentity, Policy, Problem, ResumeError,
-    ResumeRefusal, ResumeTicket, ResumedConnection, Secret, dial, resume,
+    ResumeRefusal, ResumeTicket, ResumedConnection, Secret,
 };
 
 /// Two nodes with a session over tcp, of which the second listens.
@@ -61,7 +62,7 @@ impl Pair {
     }
 
     fn resume(&self, ticket: &ResumeTicket) -> Result<ResumedConnection, ResumeError> {
-        resume(self.address.into(), &self.dialer, ticket, LONG)
+        resume(self.address, &self.dialer, ticket)
     }
 
     fn refusal(&self, ticket: &ResumeTicket) -> ResumeRefusal {
@@ -253,8 +254,7 @@ fn a_crowd_that_says_nothing_keeps_no_session_out() {
         epoch: 1,
         fabric: here.fabric,
     };
-    let address = listening.address.parse().unwrap();
-    resume(address, &dialer, &ticket, LONG).unwrap();
+    resume(&listening.address, &dialer, &ticket).unwrap();
     assert_eq!(listening.resumed.recv_timeout(LONG).unwrap().epoch, 1);
     drop(crowd);
 }

@@ -12,10 +12,11 @@ use std::net::{TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use common::dialing::dial;
 use common::node;
 use ibex_bootstrap::handshake::{AcceptorEntropy, Handshake, HandshakeEvent};
 use ibex_bootstrap::message::ShmEndpoint;
-use ibex_bootstrap::{Fabric, HostHint, Secret, dial};
+use ibex_bootstrap::{Fabric, HostHint, Secret};
 use ibex_harness::draw::Draw;
 use ibex_harness::network::{self, Medium, Network};
 use rustix::io::Errno;

@@ -7,9 +7,10 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::time::Duration;
 
+use common::dialing::dial;
 use common::{LONG, Listening, dial_node_1, node};
 use ibex_bootstrap::handshake::HandshakeStep;
-use ibex_bootstrap::{Acceptor, DialError, HandshakeError, Problem, dial};
+use ibex_bootstrap::{Acceptor, DialError, HandshakeError, Problem};
 
 /// A server that reads lines and answers them, as HTTP, SMTP or Redis do. It
 /// has its address and serves one connection.

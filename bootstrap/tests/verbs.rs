@@ -9,10 +9,11 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use common::dialing::dial;
 use common::fake_devices::{FakeDevices, FakePair};
 use common::{LONG, Listening, node, wait_readable};
 use ibex_bootstrap::handshake::{Handshake, HandshakeEvent, HandshakeStep};
-use ibex_bootstrap::{Acceptor, Established, Fabric, HostHint, Local, Policy, VerbsDevices, dial};
+use ibex_bootstrap::{Acceptor, Established, Fabric, HostHint, Local, Policy, VerbsDevices};
 
 fn with(identity: u8, devices: &Arc<FakeDevices>) -> Local {
     let mut local = node(identity);

@@ -20,9 +20,9 @@ use std::{
 use ibex::{ConnectError, ConnectErrorKind, Node, NodeBuilder, Peer};
 use ibex_bootstrap::{
     Acceptor, DialError, HandshakeError, HostHint, Local, NodeIdentity, PairRequest, Problem,
-    Secret, VerbsDevice, VerbsDevices, VerbsPair, Version, VersionRange, dial,
+    Secret, VerbsDevice, VerbsDevices, VerbsPair, Version, VersionRange,
     handshake::{AcceptorEntropy, Handshake, HandshakeEvent, HandshakeStep},
-    message::{GidKind, MAGIC, QueuePairAddress, VerbsEndpoint},
+    message::{GidKind, MAGIC, PairAbilities, QueuePairAddress, VerbsEndpoint},
 };
 use rustix::{
     event::{PollFd, PollFlags, poll},
@@ -39,6 +39,7 @@ use crate::common::{
     scenario::{Scenario, Side, Span},
     stage::{LONG, Stage, receiver, sender},
 };
+use crate::dialed::dial;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("another_version", another_version).on(Span::EachDriver),
@@ -738,14 +739,16 @@ fn hand_made_pair() -> VerbsEndpoint {
             gid: device::gid(),
             gid_type: GidKind::RoceV2,
             mtu_bytes: 1024,
-            partition_key: 0,
         },
         max_inline_bytes: 0,
         max_send_sge: 1,
         max_receive_sge: 1,
-        immediate: false,
-        read_depth: 0,
-        read_resources: 0,
+        abilities: PairAbilities {
+            immediate: false,
+            read_depth: 0,
+            read_resources: 0,
+        },
+        partition_key: 0,
         rails: Vec::new(),
         receive_buffer_bytes: 4096,
         credit: 0,

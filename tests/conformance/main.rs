@@ -23,6 +23,8 @@ mod extent;
 mod acknowledging;
 mod bootstrapping;
 mod carrying;
+#[path = "../common/dialed.rs"]
+mod dialed;
 mod driving;
 mod ending;
 mod flowing;

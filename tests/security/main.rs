@@ -2,6 +2,8 @@
 //! device; refusals with the errors of both ends; and the bytes on the wire.
 
 mod aging;
+#[path = "../common/dialed.rs"]
+mod dialed;
 mod expecting;
 mod impostor;
 mod posing;

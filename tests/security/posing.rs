@@ -18,10 +18,10 @@ use ibex::{
     discovery::{Discovery, Found},
     log::{LogAnswer, LogGroup, LogSender, LogSent, LogSource, LogTurn},
 };
-use ibex_bootstrap::{Acceptor, Incarnation, Local, NodeIdentity, Policy, dial};
+use ibex_bootstrap::{Acceptor, Incarnation, Local, NodeIdentity, Policy};
 use ibex_harness::authority::Request;
 
-use super::{A, B, Folder, address, builder, certificate, listening, secret};
+use super::{A, B, Folder, address, builder, certificate, dialed::dial, listening, secret};
 
 const WATCHDOG: Duration = Duration::from_secs(300);
 

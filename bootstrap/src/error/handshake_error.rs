@@ -9,7 +9,7 @@ use ibex_base::tls::{AuthenticationError, TlsError};
 use crate::handshake_step::HandshakeStep;
 use crate::identity::{Incarnation, NodeIdentity};
 use crate::message::{
-    CHECKSUM, HandshakeRefusal, MessageError, MessageKind, RefusalCause, ResumeRefusal,
+    CHECKSUM, FieldError, HandshakeRefusal, MessageError, MessageKind, RefusalCause, ResumeRefusal,
     SecurityMode, Text, VersionRange,
 };
 use crate::negotiate::FabricConflict;
@@ -239,10 +239,10 @@ impl HandshakeError {
                     problem,
                     MessageError::Empty
                         | MessageError::Oversize { .. }
-                        | MessageError::Truncated {
+                        | MessageError::Field(FieldError::Truncated {
                             field: CHECKSUM,
                             ..
-                        }
+                        })
                 );
                 *step == HandshakeStep::Hello || is_unchecked
             }

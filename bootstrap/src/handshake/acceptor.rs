@@ -3,6 +3,8 @@
 
 use std::time::Instant;
 
+use ibex_base::field::FieldError;
+
 use super::HandshakeEvent;
 use super::HandshakeStep;
 use super::acceptor_entropy::AcceptorEntropy;
@@ -12,8 +14,8 @@ use crate::fabric::Fabric;
 use crate::identity::{HostHint, Incarnation, NodeIdentity};
 use crate::local::Local;
 use crate::message::{
-    Endpoint, FabricChoice, GidKind, HandshakeMessage, MessageError, SessionSecrets, ShmEndpoint,
-    Text, Unavailable, VerbsEndpoint,
+    Endpoint, FabricChoice, GidKind, HandshakeMessage, SessionSecrets, ShmEndpoint, Text,
+    Unavailable, VerbsEndpoint,
 };
 use crate::negotiate::{self, Chosen, RuledOut};
 use crate::party::Party;
@@ -89,7 +91,7 @@ impl Handshake {
         let fabric = choice.fabric;
         if offered.ruled_out.iter().any(|tried| tried.fabric == fabric) {
             let field = "choice of fabric";
-            let problem = MessageError::Repeated { field };
+            let problem = FieldError::Repeated { field }.into();
             return self.fail(HandshakeError::Malformed { step, problem });
         }
         if let Err(conflict) = negotiate::permitted(&offered.theirs, &self.ours, fabric) {
@@ -145,8 +147,8 @@ impl Handshake {
             return;
         }
         // The dialer knew the type of the acceptor's GID before it sent its own.
-        let (field, value) = ("gid type", gid_type.to_wire().into());
-        let problem = MessageError::UnknownValue { field, value };
+        let (field, value) = ("gid type", (gid_type as u8).into());
+        let problem = FieldError::UnknownValue { field, value }.into();
         self.fail(HandshakeError::Malformed { step, problem });
     }
 

@@ -132,7 +132,7 @@ impl Handshake {
 
     /// Gives up a queue pair that was made, and with it the choice of verbs.
     pub(super) fn leave_verbs(&mut self, terms: Terms, why: String) {
-        self.conversation.speak_again();
+        self.conversation.is_quiet = false;
         self.deferred.push_back(HandshakeEvent::ClosePair);
         self.rule_out(terms, why);
     }

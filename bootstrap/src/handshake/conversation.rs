@@ -36,18 +36,18 @@ pub(super) struct Conversation {
     broken_tls: Option<TlsError>,
 
     // The clock.
-    started: Instant,
+    pub(super) started: Instant,
     deadline: Instant,
 
     // The Hellos.
-    side: Party,
+    pub(super) side: Party,
     /// This end's Hello as it was put on the wire, magic included.
     hello_sent: Vec<u8>,
     /// The peer's Hello as it came, magic included; empty until then.
     hello_received: Vec<u8>,
     hello: Hello,
     /// The features that both Hellos have, once both are known.
-    common_features: u64,
+    pub(super) common_features: u64,
     /// Set when the message that covers both Hellos was sent, and when the peer's came.
     has_vouched: bool,
     has_peer_vouched: bool,
@@ -58,7 +58,7 @@ pub(super) struct Conversation {
     // The end.
     end: Conclusion,
     /// Set once the peer may use the connection for a session: no Refusal is sent any more.
-    is_quiet: bool,
+    pub(super) is_quiet: bool,
 }
 
 /// The end of a conversation, and whether it was reported.
@@ -316,10 +316,6 @@ impl Conversation {
         hash.finalize()
     }
 
-    pub(super) fn side(&self) -> Party {
-        self.side
-    }
-
     pub(super) fn is_sealed(&self) -> bool {
         self.tls.is_some()
     }
@@ -358,11 +354,6 @@ impl Conversation {
         Ok(version)
     }
 
-    /// Returns the optional parts of the protocol that both ends know.
-    pub(super) fn common_features(&self) -> u64 {
-        self.common_features
-    }
-
     /// Notes that the acceptor's Hello does not suit this end's, if it came as it was sent. An
     /// acceptor that finds the same refuses or hangs up. An acceptor that continues has sent
     /// another Hello.
@@ -373,7 +364,7 @@ impl Conversation {
             reason: Text::new(""),
             cause: Some(RefusalCause::Garbled),
         }));
-        self.be_quiet();
+        self.is_quiet = true;
         self.conflict = Some(conflict);
     }
 
@@ -389,11 +380,6 @@ impl Conversation {
     }
 
     // The clock.
-
-    /// Returns the time at which the conversation began.
-    pub(super) fn started(&self) -> Instant {
-        self.started
-    }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.is_open().then_some(self.deadline)
@@ -419,16 +405,6 @@ impl Conversation {
         if self.is_open() {
             self.end = Conclusion::Well(Some(event));
         }
-    }
-
-    /// Notes that the conversation may be over for the peer with what was sent last.
-    pub(super) fn be_quiet(&mut self) {
-        self.is_quiet = true;
-    }
-
-    /// Notes that the conversation is not over for the peer, which has answered.
-    pub(super) fn speak_again(&mut self) {
-        self.is_quiet = false;
     }
 
     /// Ends the conversation; the first reason counts. Tells the peer, unless it has closed the

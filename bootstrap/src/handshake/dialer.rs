@@ -71,7 +71,7 @@ impl Handshake {
     pub(super) fn become_ready(&mut self, terms: Terms) {
         self.send(self.ready(&terms, None));
         // The acceptor's session may have begun with *Ready*, and would read more as a frame.
-        self.conversation.be_quiet();
+        self.conversation.is_quiet = true;
         self.state = State::Ready(terms);
     }
 }

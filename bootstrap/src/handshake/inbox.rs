@@ -10,8 +10,8 @@
 //!   session.
 
 use crate::message::{
-    CHECKSUM, CHECKSUM_BYTES, HandshakeMessage, MAGIC, MAX_MESSAGE_BYTES, MessageError, checksum,
-    parse_message,
+    CHECKSUM, CHECKSUM_BYTES, FieldError, HandshakeMessage, MAGIC, MAX_MESSAGE_BYTES, MessageError,
+    checksum, parse_message,
 };
 
 /// The receiving half of a conversation.
@@ -67,13 +67,13 @@ impl MessageReader {
             return Ok(None);
         };
         if let Some(before) = before {
-            let truncated = MessageError::Truncated {
+            let truncated = FieldError::Truncated {
                 field: CHECKSUM,
                 needed: CHECKSUM_BYTES,
                 left: length,
             };
             let Some((checked, sent)) = body.split_last_chunk() else {
-                return Err(Unreadable::Message(truncated));
+                return Err(Unreadable::Message(truncated.into()));
             };
             let sent = u32::from_le_bytes(*sent);
             let computed = checksum(before, &self.bytes[..2 + checked.len()]);

@@ -231,7 +231,7 @@ impl Handshake {
 
     /// Returns the party that this end is.
     pub(crate) fn side(&self) -> Party {
-        self.conversation.side()
+        self.conversation.side
     }
 
     pub(super) fn send(&mut self, message: HandshakeMessage) {
@@ -411,7 +411,7 @@ impl Handshake {
         let (peer, run) = (theirs.identity, theirs.incarnation);
         let place = self
             .places
-            .take(peer, run, proven, self.conversation.started());
+            .take(peer, run, proven, self.conversation.started);
         let place = match place {
             Ok(place) => place,
             Err(limit) => return self.fail(HandshakeError::TooManySessions { end, limit }),
@@ -472,7 +472,7 @@ impl Handshake {
             payload_checksums: negotiate::payload_checksums(dialer, acceptor, is_sealed),
             peer: theirs,
             version,
-            features: self.conversation.common_features(),
+            features: self.conversation.common_features,
             session_id: session.id,
             resume_secret: session.resume,
             fabric: terms.chosen.fabric,

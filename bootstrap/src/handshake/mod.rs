@@ -83,6 +83,7 @@ use crate::error::HandshakeError;
 use crate::fabric::Fabric;
 pub use crate::handshake_step::HandshakeStep;
 use crate::identity::Secret;
+pub use crate::message::ResumedSession;
 use crate::message::{Offer, VerbsEndpoint, Version};
 use crate::places::Place;
 
@@ -156,17 +157,6 @@ pub struct Agreement {
     pub authenticated_as: Option<AuthenticatedAs>,
     /// The place that this end holds for as long as the session lasts.
     pub place: Place,
-}
-
-/// The result of a successful resumption, as both ends know it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ResumedSession {
-    /// The session's name.
-    pub session_id: [u8; 16],
-    /// The epoch that begins.
-    pub epoch: u64,
-    /// The fabric that is to carry the data.
-    pub fabric: Fabric,
 }
 
 /// Both Hellos exactly as they were on the wire, magic and length included. They are everything

@@ -2,10 +2,10 @@
 //! [HMAC](https://www.rfc-editor.org/rfc/rfc2104).
 
 use hmac_sha256::HMAC;
+use ibex_base::field::WireField;
 
-use super::Prologue;
-use crate::fabric::Fabric;
 use crate::identity::Secret;
+use crate::message::ResumedSession;
 use crate::party::Party;
 
 /// The claim that a session resumes over this connection.
@@ -19,36 +19,31 @@ use crate::party::Party;
 ///   in any other conversation.
 ///
 /// All parts but the Hellos have fixed lengths, and the Hellos state theirs.
-pub(super) struct ResumptionClaim<'a> {
-    pub(super) session_id: &'a [u8; 16],
-    pub(super) epoch: u64,
-    pub(super) fabric: Fabric,
-    pub(super) prologue: &'a Prologue,
-}
-
-impl ResumptionClaim<'_> {
+impl ResumedSession {
     /// Returns the proof by the end `by`.
-    pub(super) fn proof(&self, by: Party, secret: &Secret) -> [u8; 32] {
-        self.mac(by, secret).finalize()
+    pub(super) fn proof(&self, by: Party, secret: &Secret, hellos: [&[u8]; 2]) -> [u8; 32] {
+        self.mac(by, secret, hellos).finalize()
     }
 
     /// Returns whether `proof` is that of the end `by`, in constant time.
-    pub(super) fn is_proven(&self, by: Party, secret: &Secret, proof: &[u8; 32]) -> bool {
-        self.mac(by, secret).finalize_verify(proof)
+    pub(super) fn is_proven(
+        &self,
+        by: Party,
+        secret: &Secret,
+        hellos: [&[u8]; 2],
+        proof: &[u8; 32],
+    ) -> bool {
+        self.mac(by, secret, hellos).finalize_verify(proof)
     }
 
-    fn mac(&self, by: Party, secret: &Secret) -> HMAC {
+    fn mac(&self, by: Party, secret: &Secret, hellos: [&[u8]; 2]) -> HMAC {
         let mut mac = HMAC::new(secret.expose());
         mac.update(LABEL);
-        mac.update(match by {
-            Party::Dialer => [0],
-            Party::Acceptor => [1],
-        });
-        mac.update(self.session_id);
-        mac.update(self.epoch.to_le_bytes());
-        mac.update([self.fabric.to_wire()]);
-        mac.update(&self.prologue.dialer);
-        mac.update(&self.prologue.acceptor);
+        mac.update([u8::from(by == Party::Acceptor)]);
+        let mut fields = Vec::new();
+        self.write(&mut fields);
+        mac.update(fields);
+        hellos.iter().for_each(|hello| mac.update(hello));
         mac
     }
 }

@@ -11,8 +11,8 @@ use super::*;
 use crate::error::HandshakeError;
 use crate::identity::NodeIdentity;
 use crate::message::{
-    CHECKSUM_BYTES, HandshakeMessage, HandshakeRefusal, MAGIC, MessageError, MessageKind, Ready,
-    RefusalCause, ResumeRefusal, Resumed, Text, checksum, parse_message,
+    CHECKSUM_BYTES, FieldError, HandshakeMessage, HandshakeRefusal, MAGIC, MessageError,
+    MessageKind, Ready, RefusalCause, ResumeRefusal, Resumed, Text, checksum, parse_message,
 };
 use crate::party::Party;
 use crate::places::{Places, SessionLimits};
@@ -380,10 +380,10 @@ fn an_unknown_fabric_is_no_message() {
     bytes.extend(checksum.to_le_bytes());
     reunion.acceptor.handle_bytes(&bytes);
     reunion.run_claimed();
-    let problem = MessageError::UnknownValue {
+    let problem = MessageError::Field(FieldError::UnknownValue {
         field: "fabric kind",
         value: 9,
-    };
+    });
     let step = HandshakeStep::Offer;
     let malformed = HandshakeError::Malformed { step, problem };
     assert_eq!(reunion.acceptor_end, Some(Err(malformed)));

@@ -8,7 +8,6 @@
 use std::time::Instant;
 
 use super::machine::{Handshake, HandshakeRole, State};
-use super::proof::ResumptionClaim;
 use super::{HandshakeEvent, HandshakeStep, ResumedSession};
 use crate::error::HandshakeError;
 use crate::fabric::Fabric;
@@ -84,19 +83,13 @@ impl Handshake {
         let HandshakeRole::Resumer(ticket) = &self.role else {
             return;
         };
-        let prologue = self.conversation.prologue();
-        let proof = ticket.claim(&prologue).proof(Party::Dialer, &ticket.secret);
-        let resume = Resume {
-            session_id: ticket.session_id,
-            epoch: ticket.epoch,
-            fabric: ticket.fabric,
-            proof,
-        };
-        self.send(HandshakeMessage::Resume(resume));
+        let session = ticket.session();
+        let proof = session.proof(Party::Dialer, &ticket.secret, self.conversation.hellos());
+        self.send(HandshakeMessage::Resume(Resume { session, proof }));
         self.state = State::Resumed(pair.as_ref().map(|pair| pair.address.gid_type));
         match pair {
             Some(pair) => self.send(HandshakeMessage::Endpoint(Endpoint::Verbs(pair))),
-            None => self.conversation.be_quiet(),
+            None => self.conversation.is_quiet = true,
         }
     }
 
@@ -105,9 +98,8 @@ impl Handshake {
         let HandshakeRole::Resumer(ticket) = &self.role else {
             return;
         };
-        let prologue = self.conversation.prologue();
-        let claim = ticket.claim(&prologue);
-        if !claim.is_proven(Party::Acceptor, &ticket.secret, proof) {
+        let (session, hellos) = (ticket.session(), self.conversation.hellos());
+        if !session.is_proven(Party::Acceptor, &ticket.secret, hellos, proof) {
             let refusal = ResumeRefusal::WrongProof;
             return self.fail(HandshakeError::NotResumed { refusal });
         }
@@ -136,12 +128,8 @@ impl Handshake {
 
     fn take_up(&mut self) {
         if let HandshakeRole::Resumer(ticket) = &self.role {
-            let session = ResumedSession {
-                session_id: ticket.session_id,
-                epoch: ticket.epoch,
-                fabric: ticket.fabric,
-            };
-            self.conversation.succeed(HandshakeEvent::Resumed(session));
+            let resumed = HandshakeEvent::Resumed(ticket.session());
+            self.conversation.succeed(resumed);
         }
     }
 
@@ -150,7 +138,7 @@ impl Handshake {
     /// Takes up the session, or refuses to.
     pub(super) fn answer_resume(&mut self, resume: &Resume) {
         match self.answer(resume) {
-            Ok(answer) if resume.fabric == Fabric::Verbs => {
+            Ok(answer) if answer.session.fabric == Fabric::Verbs => {
                 self.state = State::AskingPair(answer);
             }
             Ok(answer) => self.consent(answer, None),
@@ -175,51 +163,41 @@ impl Handshake {
     /// Answers a resumption. A peer without the secret learns nothing about epochs.
     fn answer(&self, resume: &Resume) -> Result<ResumeAnswer, HandshakeError> {
         let refused = |refusal| HandshakeError::NotResumed { refusal };
-        let session = match &self.role {
+        let (session, hellos) = (&resume.session, self.conversation.hellos());
+        let known = match &self.role {
             HandshakeRole::Acceptor(acceptance) => {
                 let sessions = acceptance.resumable.lock();
-                sessions.get(&resume.session_id).cloned()
+                sessions.get(&session.session_id).cloned()
             }
             _ => None,
         };
-        let session = session.ok_or(refused(ResumeRefusal::NoSuchSession))?;
-        let prologue = self.conversation.prologue();
-        let claim = ResumptionClaim {
-            session_id: &resume.session_id,
-            epoch: resume.epoch,
-            fabric: resume.fabric,
-            prologue: &prologue,
-        };
-        if !claim.is_proven(Party::Dialer, &session.secret, &resume.proof) {
+        let known = known.ok_or(refused(ResumeRefusal::NoSuchSession))?;
+        if !session.is_proven(Party::Dialer, &known.secret, hellos, &resume.proof) {
             return Err(refused(ResumeRefusal::WrongProof));
         }
-        if self.conversation.authenticated_as() != session.authenticated_as {
+        if self.conversation.authenticated_as() != known.authenticated_as {
             return Err(refused(ResumeRefusal::OtherIdentity));
         }
-        if resume.epoch <= session.epoch {
+        if session.epoch <= known.epoch {
             return Err(refused(ResumeRefusal::OldEpoch));
         }
-        if let Some(why) = session.obstacle(resume.fabric) {
+        if let Some(why) = known.obstacle(session.fabric) {
             let why = Text::new(&why);
             return Err(HandshakeError::NotOverFabric { why });
         }
-        let proof = claim.proof(Party::Acceptor, &session.secret);
-        let session = ResumedSession {
-            session_id: resume.session_id,
-            epoch: resume.epoch,
-            fabric: resume.fabric,
-        };
-        Ok(ResumeAnswer { session, proof })
+        Ok(ResumeAnswer {
+            session: session.clone(),
+            proof: session.proof(Party::Acceptor, &known.secret, hellos),
+        })
     }
 }
 
 impl ResumeTicket {
-    fn claim<'a>(&'a self, prologue: &'a super::Prologue) -> ResumptionClaim<'a> {
-        ResumptionClaim {
-            session_id: &self.session_id,
+    fn session(&self) -> ResumedSession {
+        ResumedSession {
+            session_id: self.session_id,
             epoch: self.epoch,
             fabric: self.fabric,
-            prologue,
         }
     }
 }

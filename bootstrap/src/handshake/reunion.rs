@@ -3,7 +3,6 @@
 use std::time::Instant;
 
 use super::meeting::{ENTROPY, TIMEOUT, host, local};
-use super::proof::ResumptionClaim;
 use super::verbs_tests::endpoint;
 use super::*;
 use crate::error::HandshakeError;
@@ -298,16 +297,11 @@ pub(super) fn resume_proven_by(by: Party, prologue: &Prologue) -> HandshakeMessa
         fabric,
         ..
     } = ticket(EPOCH);
-    let claim = ResumptionClaim {
-        session_id: &session_id,
-        epoch,
-        fabric,
-        prologue,
-    };
-    HandshakeMessage::Resume(Resume {
+    let session = ResumedSession {
         session_id,
         epoch,
         fabric,
-        proof: claim.proof(by, &secret),
-    })
+    };
+    let proof = session.proof(by, &secret, [&prologue.dialer, &prologue.acceptor]);
+    HandshakeMessage::Resume(Resume { session, proof })
 }

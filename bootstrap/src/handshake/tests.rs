@@ -8,8 +8,8 @@ use crate::error::HandshakeError;
 use crate::fabric::Policy;
 use crate::identity::NodeIdentity;
 use crate::message::{
-    ALONE, FabricChoice, HandshakeMessage, MAGIC, MessageError, MessageKind, SecurityMode, Text,
-    Version, VersionRange,
+    ALONE, FabricChoice, FieldError, HandshakeMessage, MAGIC, MessageError, MessageKind,
+    SecurityMode, Text, Version, VersionRange,
 };
 use crate::negotiate::{FabricConflict, Party};
 use crate::places::{Places, SessionLimit, SessionLimits};
@@ -270,9 +270,9 @@ fn a_choice_is_made_once_per_fabric() {
     HandshakeMessage::Choice(FabricChoice { fabric, reason }).write_checked(ALONE, &mut again);
     meeting.acceptor.handle_bytes(&again);
     meeting.drive_acceptor();
-    let problem = MessageError::Repeated {
+    let problem = MessageError::Field(FieldError::Repeated {
         field: "choice of fabric",
-    };
+    });
     let error = meeting.acceptor_end.expect("ended").unwrap_err();
     assert_eq!(
         error,

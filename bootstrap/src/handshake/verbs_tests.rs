@@ -13,8 +13,8 @@ use crate::error::HandshakeError;
 use crate::fabric::{Policy, VerbsDevice};
 use crate::local::Local;
 use crate::message::{
-    ALONE, CHECKSUM_BYTES, Endpoint, GidKind, HandshakeMessage, MessageError, MessageKind,
-    QueuePairAddress, Ready, VerbsEndpoint, checksum,
+    ALONE, CHECKSUM_BYTES, Endpoint, FieldError, GidKind, HandshakeMessage, MessageError,
+    MessageKind, PairAbilities, QueuePairAddress, Ready, VerbsEndpoint, checksum,
 };
 use crate::negotiate::FabricConflict;
 use crate::verbs::{PairRequest, VerbsDevices, VerbsPair};
@@ -91,14 +91,16 @@ pub(super) fn endpoint(identity: u8) -> VerbsEndpoint {
             gid: [identity; 16],
             gid_type: GidKind::RoceV2,
             mtu_bytes: 1024,
-            partition_key: 0xffff,
         },
         max_inline_bytes: 220,
         max_send_sge: 30,
         max_receive_sge: 30,
-        immediate: true,
-        read_depth: 0,
-        read_resources: 0,
+        abilities: PairAbilities {
+            immediate: true,
+            read_depth: 0,
+            read_resources: 0,
+        },
+        partition_key: 0xffff,
         rails: Vec::new(),
         receive_buffer_bytes: 4096,
         credit: 64,

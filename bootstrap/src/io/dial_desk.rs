@@ -4,10 +4,11 @@
 use std::collections::VecDeque;
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ibex_base::Address;
+use ibex_base::sync::lock;
 
 use super::event_fd::EventFd;
 use crate::local::Local;
@@ -53,6 +54,16 @@ pub(super) struct Named<T> {
 }
 
 /// A new session that is wanted.
+///
+/// All addresses of a host name are tried, with growing pauses between the rounds, until one of them
+/// gives a session. So a peer that starts later is found when it does. These answers are treated as
+/// follows:
+///
+/// - Another protocol, another protocol version, or policies that exclude each other are errors at
+///   once.
+/// - A peer that closes the connection may be starting, ending or crowded, and is tried again. So
+///   is a peer that says it is being closed, and one whose bytes changed on their way.
+/// - A peer that accepts and falls silent (for `handshake_timeout`) is tried once more.
 #[derive(Clone, Debug)]
 pub struct DialRequest {
     /// The peer's address: `host:port`, with a literal IPv6 address in brackets.
@@ -128,7 +139,7 @@ impl<T: Send + 'static> DialDesk<T> {
         latest: AcceptedOrders,
         make: impl FnOnce(Named<T>) -> Order<T>,
     ) -> Result<Dialing<T>, T> {
-        let mut state = self.0.state();
+        let mut state = lock(&self.0.state);
         if state.opening > latest {
             return Err(owner);
         }
@@ -150,12 +161,12 @@ impl<T: Send + 'static> DialDesk<T> {
     }
 
     pub(super) fn take_orders(&self) -> VecDeque<Order<T>> {
-        mem::take(&mut self.0.state().orders)
+        mem::take(&mut lock(&self.0.state).orders)
     }
 
     /// Takes no more orders for new sessions.
     pub(super) fn close(&self) {
-        let mut state = self.0.state();
+        let mut state = lock(&self.0.state);
         state.opening = state.opening.max(AcceptedOrders::Resumptions);
     }
 }
@@ -163,7 +174,7 @@ impl<T: Send + 'static> DialDesk<T> {
 impl<T> DialDesk<T> {
     /// Takes no more orders.
     pub(super) fn end(&self) {
-        let mut state = self.0.state();
+        let mut state = lock(&self.0.state);
         state.opening = AcceptedOrders::Nothing;
         let left = mem::take(&mut state.orders);
         drop(state);
@@ -183,16 +194,12 @@ impl<T> Drop for Dialing<T> {
 
 impl<T> OrderQueue<T> {
     fn cancel(&self, id: u64) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if state.opening != AcceptedOrders::Nothing {
             state.orders.push_back(Order::Cancel(id));
             drop(state);
             self.bell.ring();
         }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State<T>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -208,10 +215,4 @@ impl<T> std::fmt::Debug for DialDesk<T> {
     }
 }
 
-impl<T> std::fmt::Debug for Dialing<T> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Dialing")
-            .field("is_over", &self.is_over)
-            .finish_non_exhaustive()
-    }
-}
+ibex_base::debug_fields!([T] Dialing<T>: |dialing| is_over = dialing.is_over);

@@ -5,7 +5,6 @@
 mod acceptor;
 mod address;
 mod attempt;
-mod blocking;
 mod connect;
 mod device_jobs;
 mod dial;
@@ -27,7 +26,6 @@ use std::time::{Duration, Instant};
 
 pub use acceptor::Acceptor;
 pub use address::resolve;
-pub use blocking::{dial, resume};
 pub use dial_desk::{DialDesk, DialRequest, Dialing, ResumeRequest};
 pub use dialer::{DialOutcome, Dialer};
 pub use tcp::own_address;

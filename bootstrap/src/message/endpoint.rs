@@ -5,9 +5,8 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 use hmac_sha256::Hash;
+use ibex_base::field::{FieldCodec, FieldError, FieldReader, ListOf, Plain, WireField};
 
-use super::MessageError;
-use super::field::{FieldReader, WireField};
 use crate::fabric::Fabric;
 use crate::identity::Secret;
 
@@ -22,32 +21,78 @@ pub enum Endpoint {
     Verbs(VerbsEndpoint),
 }
 
-/// The socket where an acceptor waits for one dialer.
-///
-/// The acceptor does not name the socket: its [name](ShmEndpoint::name) follows from the token. So
-/// no acceptor can send a dialer to a socket of another program.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ShmEndpoint {
-    /// The token to present there, once. The name is visible to every process of the host, in
-    /// `/proc/net/unix`; the token is not.
-    pub token: Secret,
+ibex_base::wire_structs! {
+    /// The socket where an acceptor waits for one dialer.
+    ///
+    /// The acceptor does not name the socket: its [name](ShmEndpoint::name) follows from the token. So
+    /// no acceptor can send a dialer to a socket of another program.
+    pub struct ShmEndpoint {
+        /// The token to present there, once. The name is visible to every process of the host, in
+        /// `/proc/net/unix`; the token is not.
+        pub token: Secret = "token",
+    }
 }
 
-/// A queue pair as its peer needs to know it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VerbsEndpoint {
-    /// The address to connect to.
-    pub address: QueuePairAddress,
-    /// Longest inline send.
-    pub max_inline_bytes: u32,
-    /// Most scatter-gather entries of one send.
-    pub max_send_sge: u16,
-    /// Most scatter-gather entries of one receive.
-    pub max_receive_sge: u16,
-    /// Length of this end's receive buffers; a longer message is an error of the connection.
-    pub receive_buffer_bytes: u32,
-    /// Messages that the peer may have under way to this end at first.
-    pub credit: u32,
+ibex_base::wire_structs! {
+    /// A queue pair as its peer needs to know it.
+    pub struct VerbsEndpoint {
+        /// The address to connect to.
+        pub address: QueuePairAddress = "address",
+        /// Longest inline send.
+        pub max_inline_bytes: u32 = "inline limit" [0..=VerbsEndpoint::MAX_INLINE_BYTES],
+        /// Most scatter-gather entries of one send.
+        pub max_send_sge: u16 = "send sge limit" [1..=u16::MAX],
+        /// Most scatter-gather entries of one receive.
+        pub max_receive_sge: u16 = "receive sge limit" [1..=u16::MAX],
+        /// Length of this end's receive buffers; a longer message is an error of the connection.
+        pub receive_buffer_bytes: u32 = "receive buffer size" [VerbsEndpoint::RECEIVE_BUFFER_BYTES],
+        /// Messages that the peer may have under way to this end at first.
+        pub credit: u32 = "credit" [VerbsEndpoint::CREDIT],
+        /// What the queue pair can do.
+        pub abilities: PairAbilities = "abilities",
+        /// The key of its partition, with the bit of full members; 0 where it is not known.
+        pub partition_key: u16 = "partition key",
+        /// Its queue pairs on other ports, at most [`MAX_RAILS`](Self::MAX_RAILS).
+        pub rails: Vec<VerbsRail> = "rail count" [ListOf(VerbsEndpoint::MAX_RAILS, Plain)],
+    }
+
+    /// A further queue pair of a session, on another port, over which large messages are read as well.
+    #[derive(Copy)]
+    pub struct VerbsRail {
+        /// The address to connect to.
+        pub address: QueuePairAddress = "address",
+        /// What the queue pair can do.
+        pub abilities: PairAbilities = "abilities",
+        /// The key of its partition, in the same way as an endpoint's.
+        pub partition_key: u16 = "partition key",
+        /// The address of eight bytes that the peer may read, to test the queue pair.
+        pub probe_address: u64 = "probe address",
+        /// The key that permits it to read them.
+        pub probe_key: u32 = "probe key",
+    }
+
+    /// What a peer connects its queue pair to.
+    #[derive(Copy)]
+    pub struct QueuePairAddress {
+        /// Queue pair number, 24 bits. 0 and 1 are for management: `IB_QPT_SMI` and `IB_QPT_GSI` of
+        /// include/rdma/ib_verbs.h.
+        pub queue_pair: u32 = "queue pair number" [2..=MOST_OF_24_BITS],
+        /// First packet sequence number, 24 bits.
+        pub packet_sequence: u32 = "packet sequence" [0..=MOST_OF_24_BITS],
+        /// Local identifier of the port; 0 on RoCE.
+        pub lid: u16 = "lid",
+        /// Global identifier of the port.
+        pub gid: [u8; 16] = "gid",
+        /// The kind of that identifier, which decides how packets are routed.
+        pub gid_type: GidKind = "gid type",
+        /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096.
+        pub mtu_bytes: u16 = "mtu" [Mtu],
+    }
+}
+
+/// What a queue pair can do: three numbers in one byte.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PairAbilities {
     /// Set if the node takes immediate data, and makes writes with some.
     pub immediate: bool,
     /// Reads of the peer's large messages that the node makes at a time: at most 7, and 0 if it makes
@@ -55,42 +100,6 @@ pub struct VerbsEndpoint {
     pub read_depth: u8,
     /// The peer's reads that the node serves at a time, in the same way.
     pub read_resources: u8,
-    /// Its queue pairs on other ports, at most [`MAX_RAILS`](Self::MAX_RAILS).
-    pub rails: Vec<VerbsRail>,
-}
-
-/// A further queue pair of a session, on another port, over which large messages are read as well.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct VerbsRail {
-    /// The address to connect to.
-    pub address: QueuePairAddress,
-    /// Reads that the node makes over it at a time, at most 7.
-    pub read_depth: u8,
-    /// The peer's reads that the node serves over it at a time, at most 7.
-    pub read_resources: u8,
-    /// The address of eight bytes that the peer may read, to test the queue pair.
-    pub probe_address: u64,
-    /// The key that permits it to read them.
-    pub probe_key: u32,
-}
-
-/// What a peer connects its queue pair to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QueuePairAddress {
-    /// Queue pair number, 24 bits.
-    pub queue_pair: u32,
-    /// First packet sequence number, 24 bits.
-    pub packet_sequence: u32,
-    /// Local identifier of the port; 0 on RoCE.
-    pub lid: u16,
-    /// Global identifier of the port.
-    pub gid: [u8; 16],
-    /// The kind of that identifier, which decides how packets are routed.
-    pub gid_type: GidKind,
-    /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096.
-    pub mtu_bytes: u16,
-    /// The key of its partition, with the bit of full members; 0 where it is not known.
-    pub partition_key: u16,
 }
 
 /// The kind of a global identifier; peers with different kinds cannot talk.
@@ -116,7 +125,7 @@ impl Endpoint {
 }
 
 impl WireField for Endpoint {
-    fn read(from: &mut FieldReader<'_>, _: &'static str) -> Result<Self, MessageError> {
+    fn read(from: &mut FieldReader<'_>, _: &'static str) -> Result<Self, FieldError> {
         Ok(match Fabric::read(from, "fabric kind")? {
             Fabric::Shm => Endpoint::Shm(WireField::read(from, "shm")?),
             Fabric::Tcp => Endpoint::Tcp,
@@ -163,97 +172,39 @@ impl VerbsEndpoint {
     pub const MAX_RAILS: usize = 3;
 }
 
-impl WireField for VerbsEndpoint {
-    fn read(from: &mut FieldReader<'_>, _: &'static str) -> Result<Self, MessageError> {
-        let mut endpoint = VerbsEndpoint {
-            address: WireField::read(from, "address")?,
-            max_inline_bytes: from.within("inline limit", 0..=Self::MAX_INLINE_BYTES)?,
-            max_send_sge: from.within("send sge limit", 1..=u16::MAX)?,
-            max_receive_sge: from.within("receive sge limit", 1..=u16::MAX)?,
-            receive_buffer_bytes: from.within("receive buffer size", Self::RECEIVE_BUFFER_BYTES)?,
-            credit: from.within("credit", Self::CREDIT)?,
-            immediate: false,
-            read_depth: 0,
-            read_resources: 0,
-            rails: Vec::new(),
-        };
-        let abilities = u8::read(from, "abilities")?;
-        endpoint.immediate = abilities & IMMEDIATE != 0;
-        (endpoint.read_depth, endpoint.read_resources) = reads(abilities);
-        endpoint.address.partition_key = WireField::read(from, "partition key")?;
-        for _ in 0..from.count("rail count", Self::MAX_RAILS)? {
-            endpoint.rails.push(WireField::read(from, "rail")?);
-        }
-        Ok(endpoint)
-    }
-
-    fn write(&self, out: &mut Vec<u8>) {
-        self.address.write(out);
-        self.max_inline_bytes.write(out);
-        self.max_send_sge.write(out);
-        self.max_receive_sge.write(out);
-        self.receive_buffer_bytes.write(out);
-        self.credit.write(out);
-        out.push(u8::from(self.immediate) | read_bits(self.read_depth, self.read_resources));
-        self.address.partition_key.write(out);
-        debug_assert!(self.rails.len() <= Self::MAX_RAILS);
-        out.push(self.rails.len() as u8);
-        self.rails.iter().for_each(|rail| rail.write(out));
-    }
-}
-
-impl WireField for VerbsRail {
-    fn read(from: &mut FieldReader<'_>, _: &'static str) -> Result<Self, MessageError> {
-        let mut address = QueuePairAddress::read(from, "address")?;
-        let (read_depth, read_resources) = reads(u8::read(from, "abilities")?);
-        address.partition_key = WireField::read(from, "partition key")?;
+impl WireField for PairAbilities {
+    fn read(from: &mut FieldReader<'_>, name: &'static str) -> Result<Self, FieldError> {
+        let byte = u8::read(from, name)?;
         Ok(Self {
-            address,
-            read_depth,
-            read_resources,
-            probe_address: WireField::read(from, "probe address")?,
-            probe_key: WireField::read(from, "probe key")?,
+            immediate: byte & 1 != 0,
+            read_depth: byte >> READ_DEPTH_BIT & MOST_READS,
+            read_resources: byte >> READ_RESOURCES_BIT & MOST_READS,
         })
     }
 
     fn write(&self, out: &mut Vec<u8>) {
-        self.address.write(out);
-        out.push(read_bits(self.read_depth, self.read_resources));
-        self.address.partition_key.write(out);
-        self.probe_address.write(out);
-        self.probe_key.write(out);
+        let bits = |reads: u8, bit: u8| reads.min(MOST_READS) << bit;
+        let depth = bits(self.read_depth, READ_DEPTH_BIT);
+        out.push(u8::from(self.immediate) | depth | bits(self.read_resources, READ_RESOURCES_BIT));
     }
 }
 
-/// The address but for the partition's key, which stands further behind.
-impl WireField for QueuePairAddress {
-    fn read(from: &mut FieldReader<'_>, _: &'static str) -> Result<Self, MessageError> {
-        let address = Self {
-            // 0 and 1 are for management: IB_QPT_SMI and IB_QPT_GSI, include/rdma/ib_verbs.h.
-            queue_pair: from.within("queue pair number", 2..=MOST_OF_24_BITS)?,
-            packet_sequence: from.within("packet sequence", 0..=MOST_OF_24_BITS)?,
-            lid: WireField::read(from, "lid")?,
-            gid: WireField::read(from, "gid")?,
-            gid_type: WireField::read(from, "gid type")?,
-            mtu_bytes: from.within("mtu", 256..=4096)?,
-            partition_key: 0,
-        };
-        match address.mtu_bytes.is_power_of_two() {
-            true => Ok(address),
-            false => Err(MessageError::UnknownValue {
-                field: "mtu",
-                value: address.mtu_bytes.into(),
+/// The powers of two that devices have as path MTU.
+struct Mtu;
+
+impl FieldCodec<u16> for Mtu {
+    fn read(&self, from: &mut FieldReader<'_>, field: &'static str) -> Result<u16, FieldError> {
+        match u16::read(from, field)? {
+            mtu @ (256 | 512 | 1024 | 2048 | 4096) => Ok(mtu),
+            other => Err(FieldError::UnknownValue {
+                field,
+                value: other.into(),
             }),
         }
     }
 
-    fn write(&self, out: &mut Vec<u8>) {
-        self.queue_pair.write(out);
-        self.packet_sequence.write(out);
-        self.lid.write(out);
-        self.gid.write(out);
-        self.gid_type.write(out);
-        self.mtu_bytes.write(out);
+    fn write(&self, value: &u16, out: &mut Vec<u8>) {
+        value.write(out);
     }
 }
 
@@ -267,8 +218,6 @@ impl fmt::Display for GidKind {
     }
 }
 
-/// The bit of the abilities for immediate data.
-const IMMEDIATE: u8 = 1;
 /// The first of the three bits for the reads that the node makes.
 const READ_DEPTH_BIT: u8 = 1;
 /// The first of the three bits for the reads that the node serves.
@@ -277,18 +226,6 @@ const READ_RESOURCES_BIT: u8 = 4;
 const MOST_READS: u8 = 7;
 
 const NAME_LABEL: &[u8] = b"ibex unix socket 1";
-
-/// Returns the reads that a node makes and serves, of its abilities.
-fn reads(abilities: u8) -> (u8, u8) {
-    let reads = |bit: u8| abilities >> bit & MOST_READS;
-    (reads(READ_DEPTH_BIT), reads(READ_RESOURCES_BIT))
-}
-
-/// Returns the bits of the abilities for these reads.
-fn read_bits(depth: u8, resources: u8) -> u8 {
-    let bits = |reads: u8, bit: u8| reads.min(MOST_READS) << bit;
-    bits(depth, READ_DEPTH_BIT) | bits(resources, READ_RESOURCES_BIT)
-}
 
 /// The greatest number of a queue pair, and of a packet.
 const MOST_OF_24_BITS: u32 = (1 << 24) - 1;

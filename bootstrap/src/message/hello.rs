@@ -6,48 +6,47 @@
 
 use std::fmt;
 
+use ibex_base::field::{FieldError, FieldReader, WireField};
 use ibex_base::tls::{Method, TlsCredentials};
 
-use super::MessageError;
-use super::field::{FieldReader, WireField};
+ibex_base::wire_structs! {
+    /// The first message of a node, before anything is agreed.
+    pub struct Hello {
+        /// The protocol versions that the node speaks.
+        pub versions: VersionRange = "version",
+        /// Optional parts of the protocol that the node knows, one bit each. So far there are none.
+        /// Unknown bits are ignored.
+        pub features: u64 = "features",
+        /// The protection that the node wants for the connection.
+        pub security: SecurityMode = "security mode",
+        /// Fresh random bytes, which make every conversation distinct.
+        pub nonce: [u8; 16] = "nonce",
+    }
 
-/// The first message of a node, before anything is agreed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hello {
-    /// The protocol versions that the node speaks.
-    pub versions: VersionRange,
-    /// Optional parts of the protocol that the node knows, one bit each. So far there are none.
-    /// Unknown bits are ignored.
-    pub features: u64,
-    /// The protection that the node wants for the connection.
-    pub security: SecurityMode,
-    /// Fresh random bytes, which make every conversation distinct.
-    pub nonce: [u8; 16],
-}
+    /// A protocol version. Versions are ordered by the major number first.
+    ///
+    /// A minor version only adds, so a node speaks every lower minor version of a
+    /// major version that it speaks:
+    ///
+    /// - fields behind the last of a handshake message, which others skip;
+    /// - bits of [`Hello::features`], each for a part of the protocol that is used in a session if both
+    ///   ends have the bit.
+    #[derive(Copy, PartialOrd, Ord, Hash)]
+    pub struct Version {
+        /// The major number, which changes when old nodes could not follow.
+        pub major: u16 = "version",
+        /// The minor number, which changes when something is added that old nodes can ignore.
+        pub minor: u16 = "version",
+    }
 
-/// A protocol version. Versions are ordered by the major number first.
-///
-/// A minor version only adds, so a node speaks every lower minor version of a
-/// major version that it speaks:
-///
-/// - fields behind the last of a handshake message, which others skip;
-/// - bits of [`Hello::features`], each for a part of the protocol that is used in a session if both
-///   ends have the bit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Version {
-    /// The major number, which changes when old nodes could not follow.
-    pub major: u16,
-    /// The minor number, which changes when something is added that old nodes can ignore.
-    pub minor: u16,
-}
-
-/// The versions that a node speaks, both bounds included.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct VersionRange {
-    /// The oldest.
-    pub oldest: Version,
-    /// The newest.
-    pub newest: Version,
+    /// The versions that a node speaks, both bounds included.
+    #[derive(Copy)]
+    pub struct VersionRange {
+        /// The oldest.
+        pub oldest: Version = "version",
+        /// The newest.
+        pub newest: Version = "version",
+    }
 }
 
 impl VersionRange {
@@ -83,7 +82,7 @@ impl SecurityMode {
 }
 
 impl WireField for SecurityMode {
-    fn read(from: &mut FieldReader<'_>, name: &'static str) -> Result<Self, MessageError> {
+    fn read(from: &mut FieldReader<'_>, name: &'static str) -> Result<Self, FieldError> {
         Ok(match u8::read(from, name)? {
             0 => SecurityMode::None,
             1 => SecurityMode::Certificates,

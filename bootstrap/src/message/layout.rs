@@ -1,132 +1,23 @@
-//! The layout of the messages: their fields in order, each with the name that errors give it, and the
-//! numbers of what a field names. *Refusal* and *Endpoint*, and the list of fabrics, have layouts
-//! that depend on their content, beside their types.
+//! How messages are written beside the tables of their fields: the numbers of what a field names, and
+//! fields of bootstrap's own. *Refusal*, *Endpoint* and the list of fabrics have layouts that depend on
+//! their content, beside their types.
 
-use super::endpoint::{GidKind, ShmEndpoint};
-use super::field::{FieldReader, WireField, write_string};
-use super::{
-    Binding, FabricChoice, Hello, HostTags, MessageError, Offer, Ready, Resume, Resumed,
-    SessionSecrets, Unavailable, Version, VersionRange,
-};
-use crate::fabric::{Fabric, Policy};
+use ibex_base::field::{AtMost, FieldCodec, FieldError, FieldReader, WireField, write_string};
+
+use super::Text;
+use super::endpoint::GidKind;
+use crate::fabric::Policy;
 use crate::identity::{NodeIdentity, Secret};
 use crate::integrity::Integrity;
-use crate::limits::Limits;
 
-/// Reads and writes a struct as its fields, in the order of the table. A text may have a bound of its
-/// own.
-macro_rules! fields {
-    (@read $from:ident $name:literal) => {
-        WireField::read($from, $name)?
-    };
-    (@read $from:ident $name:literal $most:expr) => {
-        $from.text($name, $most)?
-    };
-    (@write $out:ident $value:expr) => {
-        $value.write($out)
-    };
-    (@write $out:ident $value:expr, $most:expr) => {
-        write_string($out, $value.as_str().as_bytes(), $most)
-    };
-    ($($type:ident { $($field:ident: $name:literal $([$most:expr])?),* $(,)? })*) => {$(
-        impl WireField for $type {
-            fn read(from: &mut FieldReader<'_>, _: &'static str) -> Result<Self, MessageError> {
-                Ok(Self { $($field: fields!(@read from $name $($most)?)),* })
-            }
-
-            fn write(&self, out: &mut Vec<u8>) {
-                $(fields!(@write out self.$field $(, $most)?);)*
-            }
-        }
-    )*};
-}
-
-/// Reads and writes an enum as a number.
-macro_rules! numbers {
-    ($($type:ident { $($variant:ident = $number:literal),* $(,)? })*) => {$(
-        impl $type {
-            /// Returns the number that stands for this in a message.
-            pub(crate) fn to_wire(self) -> u8 {
-                match self { $(Self::$variant => $number),* }
-            }
-
-            /// Returns what `number` stands for; `None` for one of a later version.
-            pub(crate) fn from_wire(number: u8) -> Option<Self> {
-                match number {
-                    $($number => Some(Self::$variant),)*
-                    _ => None,
-                }
-            }
-        }
-
-        numbers!($type);
-    )*};
-    ($type:ident) => {
-        impl WireField for $type {
-            fn read(from: &mut FieldReader<'_>, name: &'static str) -> Result<Self, MessageError> {
-                let number = u8::read(from, name)?;
-                Self::from_wire(number).ok_or(MessageError::UnknownValue {
-                    field: name,
-                    value: number.into(),
-                })
-            }
-
-            fn write(&self, out: &mut Vec<u8>) {
-                out.push(self.to_wire());
-            }
-        }
-    };
-}
-
-fields! {
-    Hello {
-        versions: "version",
-        features: "features",
-        security: "security mode",
-        nonce: "nonce",
-    }
-    VersionRange { oldest: "version", newest: "version" }
-    Version { major: "version", minor: "version" }
-    Binding { hellos: "hash of the Hellos" }
-    Offer {
-        identity: "identity",
-        incarnation: "incarnation",
-        host: "host",
-        limits: "limits",
-        integrity: "integrity",
-        fabrics: "fabrics",
-        requires_encryption: "encryption",
-        name: "node name" [Offer::MAX_NAME_BYTES],
-    }
-    HostTags {
-        boot: "tag of the host",
-        network: "tag of the network namespace",
-        pid_namespace: "tag of the pid namespace",
-        user: "tag of the user",
-    }
-    Limits {
-        channels: "channel limit",
-        session_credit_bytes: "session credit",
-        max_frame_bytes: "frame limit",
-    }
-    FabricChoice { fabric: "fabric kind", reason: "reason" }
-    Unavailable { fabric: "fabric kind", reason: "reason" }
-    ShmEndpoint { token: "token" }
-    Ready { process: "process", session: "session flag" }
-    SessionSecrets { id: "session id", resume: "resume secret" }
-    Resume { session_id: "session id", epoch: "epoch", fabric: "fabric kind", proof: "proof" }
-    Resumed { proof: "proof" }
-}
-
-numbers!(Fabric);
-numbers! {
+ibex_base::wire_numbers! {
     Policy { Auto = 0, Require = 1, Prefer = 2, Forbid = 3 }
     Integrity { Auto = 0, On = 1, Off = 2 }
     GidKind { Infiniband = 0, RoceV1 = 1, RoceV2 = 2 }
 }
 
 impl WireField for NodeIdentity {
-    fn read(from: &mut FieldReader<'_>, name: &'static str) -> Result<Self, MessageError> {
+    fn read(from: &mut FieldReader<'_>, name: &'static str) -> Result<Self, FieldError> {
         WireField::read(from, name).map(Self)
     }
 
@@ -136,7 +27,7 @@ impl WireField for NodeIdentity {
 }
 
 impl WireField for Secret {
-    fn read(from: &mut FieldReader<'_>, name: &'static str) -> Result<Self, MessageError> {
+    fn read(from: &mut FieldReader<'_>, name: &'static str) -> Result<Self, FieldError> {
         WireField::read(from, name).map(Self::new)
     }
 
@@ -145,28 +36,74 @@ impl WireField for Secret {
     }
 }
 
-/// The number of a process; 0 for none.
-impl WireField for Option<u32> {
-    fn read(from: &mut FieldReader<'_>, name: &'static str) -> Result<Self, MessageError> {
-        Ok(Some(u32::read(from, name)?).filter(|number| *number != 0))
+impl WireField for Text {
+    fn read(from: &mut FieldReader<'_>, name: &'static str) -> Result<Self, FieldError> {
+        AtMost(Text::MAX_BYTES).read(from, name)
     }
 
     fn write(&self, out: &mut Vec<u8>) {
-        self.unwrap_or(0).write(out);
+        AtMost(Text::MAX_BYTES).write(self, out);
     }
 }
 
-/// A flag, and the secrets if there are any.
-impl WireField for Option<SessionSecrets> {
-    fn read(from: &mut FieldReader<'_>, name: &'static str) -> Result<Self, MessageError> {
-        let is_there = bool::read(from, name)?;
-        is_there.then(|| WireField::read(from, name)).transpose()
+impl FieldCodec<Text> for AtMost {
+    fn read(&self, from: &mut FieldReader<'_>, name: &'static str) -> Result<Text, FieldError> {
+        let bytes = from.string(name, self.0)?;
+        Ok(Text::new(&String::from_utf8_lossy(bytes)))
     }
 
-    fn write(&self, out: &mut Vec<u8>) {
-        self.is_some().write(out);
-        if let Some(secrets) = self {
-            secrets.write(out);
+    fn write(&self, value: &Text, out: &mut Vec<u8>) {
+        write_string(out, value.as_str().as_bytes(), self.0);
+    }
+}
+
+/// A flag of which a later version may use further bits.
+pub(crate) struct Lenient;
+
+impl FieldCodec<bool> for Lenient {
+    fn read(&self, from: &mut FieldReader<'_>, name: &'static str) -> Result<bool, FieldError> {
+        Ok(u8::read(from, name)? != 0)
+    }
+
+    fn write(&self, value: &bool, out: &mut Vec<u8>) {
+        value.write(out);
+    }
+}
+
+/// A value behind a flag that says whether there is one.
+pub(super) struct Flagged;
+
+impl<T: WireField> FieldCodec<Option<T>> for Flagged {
+    fn read(
+        &self,
+        from: &mut FieldReader<'_>,
+        name: &'static str,
+    ) -> Result<Option<T>, FieldError> {
+        let is_there = Lenient.read(from, name)?;
+        is_there.then(|| T::read(from, name)).transpose()
+    }
+
+    fn write(&self, value: &Option<T>, out: &mut Vec<u8>) {
+        value.is_some().write(out);
+        if let Some(value) = value {
+            value.write(out);
         }
+    }
+}
+
+/// A number that is 0 where there is none.
+pub(super) struct UnlessZero;
+
+impl FieldCodec<Option<u32>> for UnlessZero {
+    fn read(
+        &self,
+        from: &mut FieldReader<'_>,
+        name: &'static str,
+    ) -> Result<Option<u32>, FieldError> {
+        Ok(Some(u32::read(from, name)?).filter(|number| *number != 0))
+    }
+
+    fn write(&self, value: &Option<u32>, out: &mut Vec<u8>) {
+        value.unwrap_or(0).write(out);
     }
 }

@@ -25,7 +25,6 @@ mod binding;
 mod checksum;
 mod choice;
 mod endpoint;
-mod field;
 mod hello;
 mod layout;
 mod offer;
@@ -41,15 +40,18 @@ pub use binding::Binding;
 pub(crate) use checksum::CHECKSUM;
 pub use checksum::{ALONE, CHECKSUM_BYTES, checksum};
 pub use choice::{FabricChoice, Unavailable};
-pub use endpoint::{Endpoint, GidKind, QueuePairAddress, ShmEndpoint, VerbsEndpoint, VerbsRail};
+pub use endpoint::{
+    Endpoint, GidKind, PairAbilities, QueuePairAddress, ShmEndpoint, VerbsEndpoint, VerbsRail,
+};
 pub use hello::{Hello, SecurityMode, Version, VersionRange};
 pub use offer::Offer;
 pub use ready::{Ready, SessionSecrets};
 pub use refusal::{HandshakeRefusal, RefusalCause, ResumeRefusal};
-pub use resume::{Resume, Resumed};
+pub use resume::{Resume, Resumed, ResumedSession};
 pub use text::Text;
 
-use field::{FieldReader, WireField};
+pub use ibex_base::field::FieldError;
+use ibex_base::field::{FieldReader, WireField};
 
 /// The first bytes of each direction.
 ///
@@ -85,7 +87,7 @@ macro_rules! messages {
 
             fn read_fields(kind: u8, from: &mut FieldReader<'_>) -> Result<Self, MessageError> {
                 match kind {
-                    $($number => WireField::read(from, stringify!($kind)).map(Self::$kind),)*
+                    $($number => Ok(Self::$kind(WireField::read(from, stringify!($kind))?)),)*
                     kind => Err(MessageError::UnknownKind(kind)),
                 }
             }
@@ -142,40 +144,9 @@ pub enum MessageError {
     /// A kind that is not in this version of the protocol.
     #[error("message kind {0} is unknown")]
     UnknownKind(u8),
-    /// The message ends before its fields do.
-    #[error("{field} needs {needed} bytes and {left} are left")]
-    Truncated {
-        /// The field that was being read.
-        field: &'static str,
-        /// The field's length.
-        needed: usize,
-        /// The bytes that were left.
-        left: usize,
-    },
-    /// A variable part is longer than its bound.
-    #[error("{field} is {length} long, above the limit of {max}")]
-    TooLong {
-        /// The field.
-        field: &'static str,
-        /// The announced length.
-        length: usize,
-        /// The bound.
-        max: usize,
-    },
-    /// A number outside of the field's range.
-    #[error("{field} cannot be {value}")]
-    UnknownValue {
-        /// The field.
-        field: &'static str,
-        /// The value that was there.
-        value: u32,
-    },
-    /// A field that may occur once occurs twice.
-    #[error("{field} is given twice")]
-    Repeated {
-        /// The field.
-        field: &'static str,
-    },
+    /// A field is not as it can be.
+    #[error(transparent)]
+    Field(#[from] FieldError),
 }
 
 /// Reads one message: its kind and its fields, without the length prefix and the checksum.

@@ -1,33 +1,36 @@
 //! *Offer*: a node's identity, its limits and its fabrics.
 
-use super::field::{FieldReader, WireField, write_string};
-use super::{MessageError, Ready, SessionSecrets, Text};
+use ibex_base::field::{AtMost, FieldCodec, FieldError, FieldReader, WireField, write_string};
+
+use super::layout::Lenient;
+use super::{Ready, SessionSecrets, Text};
 use crate::fabric::{Fabric, FabricOffer, VerbsDevice};
 use crate::host_tags::HostTags;
 use crate::identity::{Incarnation, NodeIdentity};
 use crate::integrity::Integrity;
 use crate::limits::Limits;
 
-/// A node's part in the choice of a fabric.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Offer {
-    /// The node's identity. Two nodes that dial each other at once decide by it which of the two
-    /// sessions stays.
-    pub identity: NodeIdentity,
-    /// The run of the node.
-    pub incarnation: Incarnation,
-    /// The host that the node runs on, as far as it can tell, hashed.
-    pub host: HostTags,
-    /// The node's limits.
-    pub limits: Limits,
-    /// The node's wish for payload checksums.
-    pub integrity: Integrity,
-    /// The node's fabrics, each kind at most once.
-    pub fabrics: Vec<FabricOffer>,
-    /// Set if the node's sessions use no fabric that another host can read.
-    pub requires_encryption: bool,
-    /// The name that the node gives itself, for people; empty if it has none.
-    pub name: Text,
+ibex_base::wire_structs! {
+    /// A node's part in the choice of a fabric.
+    pub struct Offer {
+        /// The node's identity. Two nodes that dial each other at once decide by it which of the two
+        /// sessions stays.
+        pub identity: NodeIdentity = "identity",
+        /// The run of the node.
+        pub incarnation: Incarnation = "incarnation",
+        /// The host that the node runs on, as far as it can tell, hashed.
+        pub host: HostTags = "host",
+        /// The node's limits.
+        pub limits: Limits = "limits",
+        /// The node's wish for payload checksums.
+        pub integrity: Integrity = "integrity",
+        /// The node's fabrics, each kind at most once.
+        pub fabrics: Vec<FabricOffer> = "fabrics" [Fabrics],
+        /// Set if the node's sessions use no fabric that another host can read.
+        pub requires_encryption: bool = "encryption" [Lenient],
+        /// The name that the node gives itself, for people; empty if it has none.
+        pub name: Text = "node name" [AtMost(Offer::MAX_NAME_BYTES)],
+    }
 }
 
 impl Offer {
@@ -80,18 +83,24 @@ impl Offer {
 }
 
 /// Each fabric has its capabilities behind their length, so that one of a later version is skipped.
-impl WireField for Vec<FabricOffer> {
-    fn read(from: &mut FieldReader<'_>, _: &'static str) -> Result<Self, MessageError> {
+struct Fabrics;
+
+impl FieldCodec<Vec<FabricOffer>> for Fabrics {
+    fn read(
+        &self,
+        from: &mut FieldReader<'_>,
+        _: &'static str,
+    ) -> Result<Vec<FabricOffer>, FieldError> {
         let mut fabrics = Vec::new();
         for _ in 0..from.count("fabric count", Offer::MAX_FABRICS)? {
             let kind = u8::read(from, "fabric kind")?;
             let mut policy = FieldReader(from.bytes("fabric policy", 1)?);
             let capabilities = from.string("fabric capabilities", MAX_CAPABILITY_BYTES)?;
-            let Some(kind) = Fabric::from_wire(kind) else {
+            let Ok(kind) = Fabric::read(&mut FieldReader(&[kind]), "fabric kind") else {
                 continue;
             };
             if fabrics.iter().any(|known: &FabricOffer| known.kind == kind) {
-                return Err(MessageError::Repeated { field: "fabric" });
+                return Err(FieldError::Repeated { field: "fabric" });
             }
             let has = |capability| kind == Fabric::Shm && capabilities.contains(&capability);
             let has_device = kind == Fabric::Verbs && !capabilities.is_empty();
@@ -107,10 +116,10 @@ impl WireField for Vec<FabricOffer> {
         Ok(fabrics)
     }
 
-    fn write(&self, out: &mut Vec<u8>) {
-        debug_assert!(self.len() <= Offer::MAX_FABRICS);
-        out.push(self.len() as u8);
-        for fabric in self {
+    fn write(&self, fabrics: &Vec<FabricOffer>, out: &mut Vec<u8>) {
+        debug_assert!(fabrics.len() <= Offer::MAX_FABRICS);
+        out.push(fabrics.len() as u8);
+        for fabric in fabrics {
             let mut capabilities = Vec::new();
             if let Some(device) = &fabric.device {
                 device.write(&mut capabilities);
@@ -129,21 +138,21 @@ impl WireField for Vec<FabricOffer> {
 }
 
 impl WireField for VerbsDevice {
-    fn read(from: &mut FieldReader<'_>, _: &'static str) -> Result<Self, MessageError> {
+    fn read(from: &mut FieldReader<'_>, _: &'static str) -> Result<Self, FieldError> {
         Ok(Self {
-            hardware: WireField::read(from, "verbs hardware flag")?,
+            hardware: Lenient.read(from, "verbs hardware flag")?,
             // The name is shown to people and never opened.
-            name: from
-                .text("verbs device name", Offer::MAX_DEVICE_NAME_BYTES)?
-                .to_string(),
+            name: FieldCodec::<Text>::read(&DEVICE_NAME, from, "verbs device name")?.to_string(),
         })
     }
 
     fn write(&self, out: &mut Vec<u8>) {
         self.hardware.write(out);
-        write_string(out, self.name.as_bytes(), Offer::MAX_DEVICE_NAME_BYTES);
+        DEVICE_NAME.write(&self.name, out);
     }
 }
+
+const DEVICE_NAME: AtMost = AtMost(Offer::MAX_DEVICE_NAME_BYTES);
 
 /// The mark of a fabric that is denied to its node.
 const DENIED: u8 = 1;

@@ -2,8 +2,9 @@
 
 use std::fmt;
 
-use super::field::{FieldReader, WireField};
-use super::{MessageError, Text};
+use ibex_base::field::{FieldError, FieldReader, WireField};
+
+use super::Text;
 use crate::party::Party;
 use crate::places::SessionLimit;
 
@@ -62,7 +63,7 @@ impl HandshakeRefusal {
 /// The words, and the number of the cause. Causes with a limit name the end that has it, and the
 /// limit.
 impl WireField for HandshakeRefusal {
-    fn read(from: &mut FieldReader<'_>, _: &'static str) -> Result<Self, MessageError> {
+    fn read(from: &mut FieldReader<'_>, _: &'static str) -> Result<Self, FieldError> {
         let reason = WireField::read(from, "reason")?;
         let code = u8::read(from, "refusal code")?;
         let limit: fn(Party, u32) -> RefusalCause = match code {

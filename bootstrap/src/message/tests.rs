@@ -23,14 +23,16 @@ fn one_of_each() -> Vec<HandshakeMessage> {
             gid: [0xfe; 16],
             gid_type: GidKind::RoceV2,
             mtu_bytes: 4096,
-            partition_key: 0x8001,
         },
         max_inline_bytes: 220,
         max_send_sge: 30,
         max_receive_sge: 30,
-        immediate: true,
-        read_depth: 3,
-        read_resources: 5,
+        abilities: PairAbilities {
+            immediate: true,
+            read_depth: 3,
+            read_resources: 5,
+        },
+        partition_key: 0x8001,
         rails: Vec::new(),
         receive_buffer_bytes: 4096,
         credit: 64,
@@ -105,9 +107,11 @@ fn one_of_each() -> Vec<HandshakeMessage> {
             cause: Some(RefusalCause::NotOverFabric),
         }),
         HandshakeMessage::Resume(Resume {
-            session_id: [1; 16],
-            epoch: 0x0203,
-            fabric: Fabric::Tcp,
+            session: ResumedSession {
+                session_id: [1; 16],
+                epoch: 0x0203,
+                fabric: Fabric::Tcp,
+            },
             proof: [4; 32],
         }),
         HandshakeMessage::Resumed(Resumed { proof: [5; 32] }),
@@ -247,7 +251,7 @@ fn a_message_cut_anywhere_is_an_error_that_names_a_field() {
         for length in 1..bytes.len() {
             let cut = parse_message(&bytes[..length]);
             assert!(
-                matches!(cut, Err(MessageError::Truncated { .. })),
+                matches!(cut, Err(MessageError::Field(FieldError::Truncated { .. }))),
                 "{:?} cut to {length}: {cut:?}",
                 message.kind()
             );
@@ -296,11 +300,11 @@ fn a_name_comes_back_bounded_and_escaped() {
     let hostile = named("a\nb\u{202e}\u{2028}\x1b[2J".as_bytes());
     assert_eq!(hostile, Ok(offered(r"a\nb\u{202e}\u{2028}\u{1b}[2J")));
     assert!(named(&[0xff; 64]).is_ok());
-    let too_long = MessageError::TooLong {
+    let too_long = MessageError::Field(FieldError::TooLong {
         field: "node name",
         length: 65,
         max: 64,
-    };
+    });
     assert_eq!(named(&[b'x'; 65]), Err(too_long));
 }
 
@@ -320,8 +324,12 @@ fn with_rails(count: u8) -> VerbsEndpoint {
             gid: [number; 16],
             ..endpoint.address
         },
-        read_depth: 3,
-        read_resources: 7,
+        abilities: PairAbilities {
+            immediate: false,
+            read_depth: 3,
+            read_resources: 7,
+        },
+        partition_key: 0x8001,
         probe_address: 0x7f00_0000_1000,
         probe_key: 0x8765_4321,
     };

@@ -2,7 +2,6 @@
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use ibex_base::sync::lock;
@@ -42,14 +41,8 @@ impl Drop for RegisteredSession {
     }
 }
 
-/// Omits the sessions' names, which are half of what resumes them.
-impl fmt::Debug for ResumableSessions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResumableSessions")
-            .field("count", &self.lock().len())
-            .finish()
-    }
-}
+// Omits the sessions' names, which are half of what resumes them.
+ibex_base::debug_fields!([] ResumableSessions: |sessions| count = sessions.lock().len());
 
 /// A session that peers may resume.
 #[derive(Clone, Debug)]

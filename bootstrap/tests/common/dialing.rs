@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use ibex_bootstrap::{
-    DialDesk, DialOutcome, DialRequest, Dialer, Dialing, Established, Local, ResumeError,
-    ResumeRequest, ResumeTicket, ResumedConnection,
+    DialDesk, DialError, DialOutcome, DialRequest, Dialer, Dialing, Established, Local,
+    ResumeError, ResumeRequest, ResumeTicket, ResumedConnection,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -99,4 +99,29 @@ impl Turned {
             other => panic!("{other:?}"),
         }
     }
+}
+
+/// Connects to the node that listens at `address`. Blocks, for `timeout` at most.
+pub(crate) fn dial(
+    address: &str,
+    local: &Local,
+    timeout: Duration,
+) -> Result<Established, DialError> {
+    let mut turned = Turned::new(local.clone());
+    let _order = turned.request(0, address, timeout, true);
+    match turned.outcome() {
+        (_, DialOutcome::Dialed(outcome)) => outcome.map(|established| *established),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Resumes the session of `ticket` with the node that listens at `address`, in one attempt.
+pub(crate) fn resume(
+    address: impl ToString,
+    local: &Local,
+    ticket: &ResumeTicket,
+) -> Result<ResumedConnection, ResumeError> {
+    let mut turned = Turned::new(local.clone());
+    let _order = turned.resume(0, &address.to_string(), ticket);
+    turned.resumed().1.map(|resumed| *resumed)
 }

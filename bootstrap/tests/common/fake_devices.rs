@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
-use ibex_bootstrap::message::{GidKind, QueuePairAddress, VerbsEndpoint};
+use ibex_bootstrap::message::{GidKind, PairAbilities, QueuePairAddress, VerbsEndpoint};
 use ibex_bootstrap::{PairRequest, VerbsDevice, VerbsDevices, VerbsPair};
 
 /// A device of hardware, as its handshakes say.
@@ -62,14 +62,16 @@ impl VerbsPair for FakePair {
                 gid: [1; 16],
                 gid_type: GidKind::RoceV2,
                 mtu_bytes: 1024,
-                partition_key: 0,
             },
             max_inline_bytes: 64,
             max_send_sge: 4,
             max_receive_sge: 1,
-            immediate: false,
-            read_depth: 0,
-            read_resources: 0,
+            abilities: PairAbilities {
+                immediate: false,
+                read_depth: 0,
+                read_resources: 0,
+            },
+            partition_key: 0,
             rails: Vec::new(),
             receive_buffer_bytes: 4096,
             credit: 64,

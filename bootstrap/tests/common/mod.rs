@@ -14,9 +14,9 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
+use dialing::dial;
 use ibex_bootstrap::{
     Acceptor, DialError, Established, HandshakeFailure, Local, NodeIdentity, ResumedConnection,
-    dial,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 

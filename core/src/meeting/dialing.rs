@@ -1,22 +1,19 @@
-//! Connecting to peers: the node's dialer as its engine turns it, and the calls that wait for it.
+//! Connecting to peers: the outcomes of the node's dialer, and the calls that wait for them.
 
 use std::{
     mem,
-    os::fd::BorrowedFd,
     sync::{Arc, Mutex, atomic::AtomicBool},
     task::{Poll, Waker},
-    time::Instant,
 };
 
 use ibex_base::sync::lock;
 use ibex_bootstrap::{
-    DialDesk, DialError, DialOutcome, DialRequest, Dialer, Dialing, Established, ResumeError,
-    ResumedConnection,
+    DialDesk, DialError, DialOutcome, DialRequest, Dialer, Dialing, ResumeError, ResumedConnection,
 };
 use ibex_ring::parking::{self, AtSlot, Ticket, WaitSlot, Wakers};
 use ibex_transport::{
     connection::{RedialError, Redialed},
-    engine::{Admission, ControlSource, Incoming},
+    engine::{Admission, Incoming},
     runtime::Runtime,
 };
 
@@ -43,74 +40,38 @@ pub(crate) enum Owner {
     },
 }
 
-/// The dialer of a node, as its engine turns it.
-pub(crate) struct Dials {
-    pub(crate) dialer: Dialer<Owner>,
-    pub(crate) our_channels: u32,
-    pub(crate) resuming: Resuming,
-    /// Outcomes that came when the engine could not take them.
-    pub(crate) late: Vec<Incoming>,
-}
-
-impl Dials {
-    fn take_outcomes(&mut self, wakers: &mut Wakers) -> Vec<Incoming> {
-        let mut incoming = mem::take(&mut self.late);
-        while let Some((owner, outcome)) = self.dialer.poll_outcome() {
-            match (owner, outcome) {
-                (Owner::Call(call), DialOutcome::Dialed(outcome)) => {
-                    let outcome = outcome.map(|established| self.admission(*established));
-                    call.answer(outcome.map_err(ConnectError::from), wakers);
-                }
-                (
-                    Owner::Session {
-                        session,
-                        epoch,
-                        has_warned,
-                    },
-                    DialOutcome::Resumed(outcome),
-                ) => incoming.push(Incoming::Redialed(Box::new(Redialed {
+/// Hands the outcomes of a node's dialer out: those of calls to the calls, and those of sessions that
+/// resume to `incoming`.
+pub(super) fn take_outcomes(
+    dialer: &mut Dialer<Owner>,
+    resuming: &Resuming,
+    incoming: &mut Vec<Incoming>,
+    wakers: &mut Wakers,
+) {
+    while let Some((owner, outcome)) = dialer.poll_outcome() {
+        match (owner, outcome) {
+            (Owner::Call(call), DialOutcome::Dialed(outcome)) => {
+                let outcome = outcome.map(|established| admission(*established, resuming));
+                call.answer(outcome.map(Box::new).map_err(ConnectError::from), wakers);
+            }
+            (
+                Owner::Session {
                     session,
                     epoch,
-                    outcome: redialed(outcome, &has_warned),
-                }))),
-                // A call orders new sessions only, and a session orders none.
-                (Owner::Call(_), DialOutcome::Resumed(_)) | (Owner::Session { .. }, _) => {}
-            }
+                    has_warned,
+                },
+                DialOutcome::Resumed(outcome),
+            ) => incoming.push(Incoming::Redialed(Box::new(Redialed {
+                session,
+                epoch,
+                outcome: redialed(outcome, &has_warned),
+            }))),
+            // A call orders new sessions only, and a session orders none.
+            (Owner::Call(_), DialOutcome::Resumed(_)) | (Owner::Session { .. }, _) => {}
         }
-        while let Some(unwanted) = self.dialer.poll_unwanted() {
-            self.admission(unwanted).abandon();
-        }
-        incoming.extend(self.resuming.displaced());
-        incoming
     }
-
-    fn admission(&self, established: Established) -> Box<Admission> {
-        Box::new(admission(established, self.our_channels, &self.resuming))
-    }
-}
-
-impl ControlSource for Dials {
-    fn fd(&self) -> BorrowedFd<'_> {
-        self.dialer.as_fd()
-    }
-
-    fn turn(&mut self, now: Instant, wakers: &mut Wakers) -> Vec<Incoming> {
-        self.dialer.turn(now);
-        self.take_outcomes(wakers)
-    }
-
-    fn next_deadline(&self) -> Option<Instant> {
-        self.dialer.next_deadline()
-    }
-
-    fn close(&mut self, wakers: &mut Wakers) {
-        self.dialer.close(Instant::now());
-        // Sessions that have resumed meanwhile are taken in the next turn.
-        self.late = self.take_outcomes(wakers);
-    }
-
-    fn is_quiet(&self) -> bool {
-        self.dialer.is_quiet()
+    while let Some(unwanted) = dialer.poll_unwanted() {
+        admission(unwanted, resuming).abandon();
     }
 }
 

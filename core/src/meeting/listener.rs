@@ -3,7 +3,6 @@
 use std::{
     error::Error,
     mem::{self, Discriminant},
-    os::fd::BorrowedFd,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -18,9 +17,8 @@ use ibex_base::{
 use ibex_bootstrap::{
     Acceptor, Established, Fabric, Finished, HandshakeError, NodeIdentity, Problem,
 };
-use ibex_ring::parking::Wakers;
 use ibex_transport::{
-    engine::{Admission, ControlSource, Incoming},
+    engine::{Admission, Incoming},
     runtime::Runtime,
     session::{EngineId, PeerDescription, PeerNames},
     shared_memory::UnixWires,
@@ -38,8 +36,6 @@ use crate::{
 pub(crate) struct PeerListener {
     pub(crate) acceptor: Acceptor,
     pub(crate) failures: Failures,
-    pub(crate) our_channels: u32,
-    pub(crate) resuming: Resuming,
     /// The engines that the program wants sessions on.
     pub(crate) placement: Option<AcceptPlacement>,
     /// The number of engines that there are.
@@ -61,14 +57,9 @@ impl PeerListener {
         let there = wanted.filter(|&engine| engine < self.engines);
         Ok(there.map(EngineId::new))
     }
-}
 
-impl ControlSource for PeerListener {
-    fn fd(&self) -> BorrowedFd<'_> {
-        self.acceptor.as_fd()
-    }
-
-    fn turn(&mut self, now: Instant, _: &mut Wakers) -> Vec<Incoming> {
+    /// Moves the handshakes on. Adds the results of those that have finished to `incoming`.
+    pub(super) fn turn(&mut self, now: Instant, resuming: &Resuming, incoming: &mut Vec<Incoming>) {
         self.acceptor.turn(now);
         self.failures.tell_held(now);
         while let Some(failure) = self.acceptor.poll_failure() {
@@ -81,9 +72,8 @@ impl ControlSource for PeerListener {
                 }
             }
         }
-        let mut incoming = Vec::new();
         while let Some(next) = self.acceptor.poll_established() {
-            let mut admission = admission(next, self.our_channels, &self.resuming);
+            let mut admission = admission(next, resuming);
             match self.engine(&admission.peer) {
                 Ok(engine) => {
                     admission.engine = engine;
@@ -99,19 +89,17 @@ impl ControlSource for PeerListener {
             }
         }
         while let Some(next) = self.acceptor.poll_resumed() {
-            let wires = Box::new(self.resuming.resumed(next));
-            incoming.push(Incoming::Wires(wires));
+            incoming.push(Incoming::Wires(Box::new(resuming.resumed(next))));
         }
-        incoming.extend(self.resuming.displaced());
-        incoming
     }
 
-    fn next_deadline(&self) -> Option<Instant> {
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
         let deadlines = [self.acceptor.next_deadline(), self.failures.next_due()];
         deadlines.into_iter().flatten().min()
     }
 
-    fn close(&mut self, _: &mut Wakers) {
+    /// Refuses new sessions from now on.
+    pub(super) fn close(&mut self) {
         self.failures.tell_last_held(Instant::now());
         self.acceptor.close();
     }
@@ -218,11 +206,7 @@ pub(crate) fn admit(
 }
 
 /// Makes the engine's admission of a finished handshake, whichever end dialed.
-pub(crate) fn admission(
-    established: Established,
-    our_channels: u32,
-    resuming: &Resuming,
-) -> Admission {
+pub(crate) fn admission(established: Established, resuming: &Resuming) -> Admission {
     let (reconnect, registered) = resuming.terms(&established);
     let Finished {
         stream,
@@ -248,7 +232,7 @@ pub(crate) fn admission(
             let (control, bells) = (unix.control.into_fd(), unix.bells.into_fd());
             UnixWires::new(control, bells, unix.is_same_user)
         }),
-        max_channels: our_channels.min(peer.limits.channels) as usize,
+        max_channels: resuming.local.limits.channels.min(peer.limits.channels) as usize,
         payload_checksums: agreed.payload_checksums,
         reconnect: Some(reconnect),
         engine: None,

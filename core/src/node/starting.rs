@@ -24,7 +24,7 @@ use crate::{
     ListenError, PeerId,
     error::ListenFailure,
     meeting::{
-        dialing::Dials,
+        Meeting,
         listener::{Failures, PeerListener},
         resuming::Resuming,
     },
@@ -128,12 +128,6 @@ impl Node {
         }
         #[cfg(feature = "verbs")]
         devices.entrust_to(&runtime);
-        runtime.set_dialer(Box::new(Dials {
-            dialer,
-            our_channels: settings.limits.max_channels,
-            resuming: resuming.clone(),
-            late: Vec::new(),
-        }))?;
         // If a later step fails, this value is dropped, which closes the node and ends its threads.
         let view = NodeView {
             name: settings.name.clone(),
@@ -166,9 +160,13 @@ impl Node {
                 ListenFailure::Rdma { required, source }
             })?;
         }
-        if let Some(listening) = listening {
-            node.bind(listening)?;
-        }
+        let meeting = Meeting {
+            listener: listening.map(|at| node.bind(at)).transpose()?,
+            dialer,
+            resuming: node.resuming.clone(),
+            late: Vec::new(),
+        };
+        node.view.runtime.set_controls(Box::new(meeting))?;
         for part in &node.settings.parts {
             node.added.extend(part.start(node.view.clone())?);
         }
@@ -189,7 +187,7 @@ pub(super) fn warn_of_credentials(local: &Local, now: SystemTime) {
 }
 
 impl NodeParts {
-    fn bind(&mut self, listening: Listening) -> Result<(), ListenError> {
+    fn bind(&mut self, listening: Listening) -> Result<PeerListener, ListenError> {
         let Listening { address, given } = listening;
         let local = self.local.clone();
         let bound = match given {
@@ -201,15 +199,11 @@ impl NodeParts {
             source: error.source,
         })?;
         self.view.address = Some(acceptor.local_addr());
-        let listener = PeerListener {
+        Ok(PeerListener {
             acceptor,
             failures: Failures::new(self.view.failures.clone()),
-            our_channels: self.settings.limits.max_channels,
-            resuming: self.resuming.clone(),
             placement: self.settings.placement.clone(),
             engines: self.settings.threads.io_threads,
-        };
-        self.view.runtime.set_listener(Box::new(listener))?;
-        Ok(())
+        })
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use ibex_base::sync::lock;
 use ibex_bootstrap::{
     VerbsPair,
-    message::{GidKind, QueuePairAddress, VerbsEndpoint, VerbsRail},
+    message::{GidKind, PairAbilities, QueuePairAddress, VerbsEndpoint, VerbsRail},
 };
 use ibex_transport::rdma::{MOST_RAILS, PairEndpoint, PreparedPair, RailEndpoint};
 use ibex_verbs::{
@@ -88,9 +88,8 @@ fn to_wire(ours: &PairEndpoint) -> Result<VerbsEndpoint, String> {
         max_inline_bytes: ours.max_inline_bytes,
         max_send_sge: ours.max_send_entries,
         max_receive_sge: ours.max_receive_entries,
-        immediate: ours.immediate,
-        read_depth: ours.reads.depth,
-        read_resources: ours.reads.resources,
+        abilities: abilities(ours.immediate, ours.reads),
+        partition_key: key(&ours.pair),
         receive_buffer_bytes: ours.buffer_bytes,
         credit: ours.credit,
         rails: ours
@@ -105,8 +104,8 @@ fn to_wire(ours: &PairEndpoint) -> Result<VerbsEndpoint, String> {
 fn rail_to_wire(ours: &RailEndpoint) -> Result<VerbsRail, String> {
     Ok(VerbsRail {
         address: address_to_wire(&ours.pair)?,
-        read_depth: ours.reads.depth,
-        read_resources: ours.reads.resources,
+        abilities: abilities(false, ours.reads),
+        partition_key: key(&ours.pair),
         probe_address: ours.probe.address,
         probe_key: ours.probe.rkey,
     })
@@ -128,8 +127,26 @@ fn address_to_wire(pair: &RemoteEndpoint) -> Result<QueuePairAddress, String> {
         gid: pair.gid.0,
         gid_type,
         mtu_bytes: pair.mtu.bytes() as u16,
-        partition_key: pair.partition_key.map_or(0, PartitionKey::get),
     })
+}
+
+fn abilities(immediate: bool, reads: ReadLimits) -> PairAbilities {
+    PairAbilities {
+        immediate,
+        read_depth: reads.depth,
+        read_resources: reads.resources,
+    }
+}
+
+fn reads(theirs: PairAbilities) -> ReadLimits {
+    ReadLimits {
+        depth: theirs.read_depth,
+        resources: theirs.read_resources,
+    }
+}
+
+fn key(pair: &RemoteEndpoint) -> u16 {
+    pair.partition_key.map_or(0, PartitionKey::get)
 }
 
 const _: () = assert!(VerbsEndpoint::MAX_RAILS == MOST_RAILS);
@@ -140,28 +157,22 @@ fn from_wire(theirs: &VerbsEndpoint) -> Result<PairEndpoint, String> {
         *rail = Some(rail_from_wire(theirs)?);
     }
     Ok(PairEndpoint {
-        pair: address_from_wire(&theirs.address)?,
+        pair: address_from_wire(&theirs.address, theirs.partition_key)?,
         buffer_bytes: theirs.receive_buffer_bytes,
         credit: theirs.credit,
         max_inline_bytes: theirs.max_inline_bytes,
         max_send_entries: theirs.max_send_sge,
         max_receive_entries: theirs.max_receive_sge,
-        immediate: theirs.immediate,
-        reads: ReadLimits {
-            depth: theirs.read_depth,
-            resources: theirs.read_resources,
-        },
+        immediate: theirs.abilities.immediate,
+        reads: reads(theirs.abilities),
         rails,
     })
 }
 
 fn rail_from_wire(theirs: &VerbsRail) -> Result<RailEndpoint, String> {
     Ok(RailEndpoint {
-        pair: address_from_wire(&theirs.address)?,
-        reads: ReadLimits {
-            depth: theirs.read_depth,
-            resources: theirs.read_resources,
-        },
+        pair: address_from_wire(&theirs.address, theirs.partition_key)?,
+        reads: reads(theirs.abilities),
         probe: RemoteAddress {
             address: theirs.probe_address,
             rkey: theirs.probe_key,
@@ -169,7 +180,7 @@ fn rail_from_wire(theirs: &VerbsRail) -> Result<RailEndpoint, String> {
     })
 }
 
-fn address_from_wire(theirs: &QueuePairAddress) -> Result<RemoteEndpoint, String> {
+fn address_from_wire(theirs: &QueuePairAddress, key: u16) -> Result<RemoteEndpoint, String> {
     let mtu = Mtu::from_bytes(theirs.mtu_bytes.into());
     Ok(RemoteEndpoint {
         queue_pair: theirs.queue_pair,
@@ -181,7 +192,7 @@ fn address_from_wire(theirs: &QueuePairAddress) -> Result<RemoteEndpoint, String
             GidKind::RoceV1 => GidType::RoceV1,
             GidKind::RoceV2 => GidType::RoceV2,
         },
-        partition_key: PartitionKey::new(theirs.partition_key),
+        partition_key: PartitionKey::new(key),
         mtu: mtu.ok_or_else(|| format!("the peer's MTU is {}", theirs.mtu_bytes))?,
     })
 }

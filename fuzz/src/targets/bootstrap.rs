@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 
 use ibex_bootstrap::handshake::{AcceptorEntropy, Handshake, HandshakeEvent};
 use ibex_bootstrap::message::{
-    ALONE, CHECKSUM_BYTES, GidKind, MAGIC, QueuePairAddress, VerbsEndpoint, VerbsRail, checksum,
+    ALONE, CHECKSUM_BYTES, GidKind, MAGIC, PairAbilities, QueuePairAddress, VerbsEndpoint,
+    VerbsRail, checksum,
 };
 use ibex_bootstrap::{
     Fabric, HostHint, Local, NodeIdentity, PairRequest, Resumable, ResumeTicket, Secret,
@@ -330,7 +331,6 @@ fn endpoint() -> VerbsEndpoint {
         gid: [1; 16],
         gid_type: GidKind::RoceV2,
         mtu_bytes: 1024,
-        partition_key: 0xffff,
     };
     let rail = VerbsRail {
         address: QueuePairAddress {
@@ -338,8 +338,12 @@ fn endpoint() -> VerbsEndpoint {
             gid: [2; 16],
             ..address
         },
-        read_depth: 3,
-        read_resources: 3,
+        abilities: PairAbilities {
+            immediate: false,
+            read_depth: 3,
+            read_resources: 3,
+        },
+        partition_key: 0xffff,
         probe_address: 0x7f00_0000_0000,
         probe_key: 0x1234,
     };
@@ -348,9 +352,12 @@ fn endpoint() -> VerbsEndpoint {
         max_inline_bytes: 220,
         max_send_sge: 30,
         max_receive_sge: 30,
-        immediate: true,
-        read_depth: 3,
-        read_resources: 3,
+        abilities: PairAbilities {
+            immediate: true,
+            read_depth: 3,
+            read_resources: 3,
+        },
+        partition_key: 0xffff,
         rails: vec![rail],
         receive_buffer_bytes: 4096,
         credit: 64,

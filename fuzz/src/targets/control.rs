@@ -4,7 +4,9 @@
 #![forbid(unsafe_code)]
 
 use ibex_protocol::format::channel_window::ChannelWindow;
-use ibex_protocol::format::control::{Ask, ChannelSpec, CloseReason, Control, KnownReceiver, Role};
+use ibex_protocol::format::control::{
+    Ask, ChannelSpec, CloseReason, Control, KnownEnd, KnownReceiver, Role,
+};
 use ibex_protocol::format::message_version::{MAX_OLDER_VERSIONS, MessageVersion};
 use ibex_protocol::transfer::eager_write::EagerBlockId;
 use ibex_protocol::transfer::rendezvous::RemoteMemory;
@@ -173,16 +175,20 @@ pub(crate) fn seeds() -> Vec<Seed> {
             "known_sender",
             Control::Known {
                 end: 1,
-                received_close: true,
-                receiver: None,
+                state: KnownEnd {
+                    received_close: true,
+                    receiver: None,
+                },
             },
         ),
         (
             "known_receiver",
             Control::Known {
                 end: 1,
-                received_close: false,
-                receiver: Some(KnownReceiver::nothing(16)),
+                state: KnownEnd {
+                    received_close: false,
+                    receiver: Some(KnownReceiver::nothing(16)),
+                },
             },
         ),
         ("resumed", Control::Resumed { newest_end: 1 }),

@@ -15,7 +15,8 @@ use ibex_bootstrap::{
     HandshakeError, Secret, VerbsDevice,
     handshake::{Handshake, HandshakeEvent, HandshakeStep},
     message::{
-        ALONE, GidKind, HandshakeMessage, QueuePairAddress, Resumed, VerbsEndpoint, VerbsRail,
+        ALONE, GidKind, HandshakeMessage, PairAbilities, QueuePairAddress, Resumed, VerbsEndpoint,
+        VerbsRail,
     },
 };
 
@@ -334,15 +335,18 @@ fn queue_pair(random: &mut Draw) -> VerbsEndpoint {
         gid: party::drawn(random),
         gid_type: GidKind::RoceV2,
         mtu_bytes: 1024,
-        partition_key: 0xffff,
     };
     let rail = VerbsRail {
         address: QueuePairAddress {
             packet_sequence: 0,
             ..address
         },
-        read_depth: 3,
-        read_resources: 3,
+        abilities: PairAbilities {
+            immediate: false,
+            read_depth: 3,
+            read_resources: 3,
+        },
+        partition_key: 0xffff,
         probe_address: 4096,
         probe_key: 7,
     };
@@ -353,9 +357,12 @@ fn queue_pair(random: &mut Draw) -> VerbsEndpoint {
         max_receive_sge: 30,
         receive_buffer_bytes: 4096,
         credit: 64,
-        immediate: true,
-        read_depth: 3,
-        read_resources: 3,
+        abilities: PairAbilities {
+            immediate: true,
+            read_depth: 3,
+            read_resources: 3,
+        },
+        partition_key: 0xffff,
         rails: vec![rail],
     }
 }

@@ -28,24 +28,9 @@ impl Fabric {
             Fabric::Verbs => "verbs",
         }
     }
-
-    /// Returns the number that stands for the fabric in a handshake.
-    #[must_use]
-    pub fn to_wire(self) -> u8 {
-        match self {
-            Fabric::Shm => 1,
-            Fabric::Tcp => 2,
-            Fabric::Verbs => 3,
-        }
-    }
-
-    /// Returns the fabric that `number` stands for; `None` for one of a later version.
-    #[must_use]
-    pub fn from_wire(number: u8) -> Option<Self> {
-        let mut all = Self::FASTEST_FIRST.into_iter();
-        all.find(|fabric| fabric.to_wire() == number)
-    }
 }
+
+crate::wire_numbers! { Fabric { Shm = 1, Tcp = 2, Verbs = 3 } }
 
 impl fmt::Display for Fabric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -4,6 +4,7 @@
 //! - [`BackOff`]: pauses between attempts that fail.
 //! - [`fork`]: whether this process is a fork of the one that made the nodes.
 //! - [`log_limit`]: how often the log repeats warnings of one kind.
+//! - [`field`]: fields of messages, and structs that are written as their fields.
 //! - [`random`]: random bytes from the kernel.
 //! - [`sync`]: atomics and locks that are std's, or loom's in a model; an asymmetric barrier,
 //!   and what is built on it alone.
@@ -24,6 +25,7 @@ mod debug_as_display;
 mod debug_fields;
 mod escaped;
 mod fabric;
+pub mod field;
 mod foreign;
 pub mod fork;
 pub mod log_limit;

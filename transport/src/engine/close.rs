@@ -44,11 +44,11 @@ impl Engine {
         self.stop_listening_if_over(context);
     }
 
-    /// Drops the sources of sessions, once every session of a closing node has ended.
+    /// Drops the source of sessions, once every session of a closing node has ended.
     pub(super) fn stop_listening_if_over(&mut self, context: &mut Context<'_>) {
         if self.is_finished() {
             self.controls
-                .drop_all(&self.connections.tools.epoll, context);
+                .drop_source(&self.connections.tools.epoll, context);
         }
     }
 
@@ -84,7 +84,7 @@ impl Engine {
             context.leftovers.push(connection);
         }
         self.controls
-            .drop_all(&self.connections.tools.epoll, context);
+            .drop_source(&self.connections.tools.epoll, context);
         self.ports.close(&mut self.connections, context);
         report
     }

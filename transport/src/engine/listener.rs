@@ -2,7 +2,7 @@
 //! this node dials.
 
 use std::{
-    io, mem,
+    io,
     os::fd::{BorrowedFd, OwnedFd},
     time::Instant,
 };
@@ -10,10 +10,7 @@ use std::{
 use ibex_ring::parking::Wakers;
 use rustix::event::epoll::{self, EventData, EventFlags};
 
-use super::{
-    Admission, Engine, Mail,
-    poll::{TOKEN_DIALER, TOKEN_LISTENER},
-};
+use super::{Admission, Engine, Mail, poll::TOKEN_CONTROLS};
 use crate::{
     clock,
     connection::{Context, NewWire, Redialed},
@@ -33,123 +30,112 @@ pub enum Incoming {
     Redialed(Box<Redialed>),
 }
 
-/// A source of sessions and connections: a listener or a dialer, and its handshakes.
+/// The source of sessions and connections: the listener and the dialer, with their handshakes.
 pub trait ControlSource: Send {
-    /// Returns a descriptor that is readable when [`turn`](Self::turn) has something to do.
-    fn fd(&self) -> BorrowedFd<'_>;
+    /// Returns the descriptors of which one is readable when [`turn`](Self::turn) has something to
+    /// do.
+    fn fds(&self) -> Vec<BorrowedFd<'_>>;
 
     /// Moves all handshakes on. Returns the results of those that have finished, as far as they
     /// are the engine's; adds the wakers of others to `wakers`, which are called later.
     fn turn(&mut self, now: Instant, wakers: &mut Wakers) -> Vec<Incoming>;
 
-    /// Returns the time of the next turn if the descriptor does not become readable before.
+    /// Returns the time of the next turn if no descriptor becomes readable before.
     fn next_deadline(&self) -> Option<Instant>;
 
-    /// Begins no new sessions from now on. Existing ones go on, over new connections if necessary.
+    /// Refuses new sessions of peers that dial. Existing ones go on, over new connections if
+    /// necessary.
+    fn stop_accepting(&mut self);
+
+    /// Begins no new sessions from now on, whichever end dials. Existing ones go on likewise.
     fn close(&mut self, wakers: &mut Wakers);
 
     /// Returns whether no peer has to receive something yet.
-    fn is_quiet(&self) -> bool {
-        true
-    }
+    fn is_quiet(&self) -> bool;
 }
 
-/// The sources of an engine.
+/// The source of an engine.
 #[derive(Default)]
-pub(crate) struct ControlSources {
-    listener: Option<Box<dyn ControlSource>>,
-    dialer: Option<Box<dyn ControlSource>>,
-    /// The time at which one of them is due.
+pub(crate) struct Controls {
+    source: Option<Box<dyn ControlSource>>,
+    /// The time at which it is due.
     pub(super) deadline: Option<Instant>,
 }
 
-impl ControlSources {
-    /// Takes the listener of the node, and adds it to the engine's epoll set.
-    pub(crate) fn set_listener(
+impl Controls {
+    /// Takes the source, and adds it to the engine's epoll set.
+    pub(crate) fn set(
         &mut self,
         source: Box<dyn ControlSource>,
         epoll: &OwnedFd,
     ) -> io::Result<()> {
-        watch(&*source, TOKEN_LISTENER, epoll)?;
-        self.listener = Some(source);
+        for fd in source.fds() {
+            epoll::add(
+                epoll,
+                fd,
+                EventData::new_u64(TOKEN_CONTROLS),
+                EventFlags::IN,
+            )?;
+        }
+        self.source = Some(source);
         Ok(())
     }
 
-    /// Takes the dialer of the node, and adds it to the engine's epoll set.
-    pub(crate) fn set_dialer(
-        &mut self,
-        source: Box<dyn ControlSource>,
-        epoll: &OwnedFd,
-    ) -> io::Result<()> {
-        watch(&*source, TOKEN_DIALER, epoll)?;
-        self.dialer = Some(source);
-        Ok(())
-    }
-
-    /// Notes that the descriptor of a source is readable.
+    /// Notes that a descriptor of the source is readable.
     pub(super) fn is_ready(&mut self, now: Instant) {
         self.deadline = Some(now);
     }
 
     /// Returns whether no peer has to receive something yet.
     pub(super) fn are_quiet(&self) -> bool {
-        let dialer = self.dialer.as_ref();
-        dialer.is_none_or(|dialer| dialer.is_quiet())
+        let source = self.source.as_ref();
+        source.is_none_or(|source| source.is_quiet())
     }
 
-    fn each(&mut self) -> impl Iterator<Item = &mut Box<dyn ControlSource>> {
-        [&mut self.listener, &mut self.dialer].into_iter().flatten()
-    }
-
-    /// Turns the sources if one of them is due. Returns the results of handshakes.
+    /// Turns the source if it is due. Returns the results of handshakes.
     fn turn(&mut self, now: Instant, wakers: &mut Wakers) -> Vec<Incoming> {
-        let mut incoming = Vec::new();
-        if self.deadline.is_some_and(|deadline| deadline <= now) {
-            for source in self.each() {
-                incoming.extend(source.turn(now, wakers));
+        match &mut self.source {
+            Some(source) if self.deadline.is_some_and(|deadline| deadline <= now) => {
+                let incoming = source.turn(now, wakers);
+                self.deadline = source.next_deadline();
+                incoming
             }
-            let deadlines = self.each().filter_map(|source| source.next_deadline());
-            self.deadline = deadlines.min();
+            _ => Vec::new(),
         }
-        incoming
     }
 
     /// Refuses new sessions of peers that dial.
-    pub(crate) fn stop_accepting(&mut self, wakers: &mut Wakers) {
-        if let Some(listener) = &mut self.listener {
-            listener.close(wakers);
+    pub(crate) fn stop_accepting(&mut self) {
+        if let Some(source) = &mut self.source {
+            source.stop_accepting();
         }
     }
 
     /// Begins no more sessions, whichever end dials.
     pub(super) fn begin_no_more(&mut self, wakers: &mut Wakers) {
-        for source in self.each() {
+        if let Some(source) = &mut self.source {
             source.close(wakers);
         }
         // A dialer may have something to say to peers still.
         self.is_ready(clock::now());
     }
 
-    /// Drops the sources after the lock is released, since a source waits for the RDMA device that
-    /// it uses, and that may wait for the engine.
-    pub(super) fn drop_all(&mut self, epoll: &OwnedFd, context: &mut Context<'_>) {
-        let sources = mem::take(self);
-        for source in [sources.listener, sources.dialer].into_iter().flatten() {
-            // Closed, it would stay readable.
-            let _ = epoll::delete(epoll, source.fd());
+    /// Drops the source after the lock is released, since it waits for the RDMA device that it uses,
+    /// and that may wait for the engine.
+    pub(super) fn drop_source(&mut self, epoll: &OwnedFd, context: &mut Context<'_>) {
+        self.deadline = None;
+        if let Some(source) = self.source.take() {
+            for fd in source.fds() {
+                // Closed, it would stay readable.
+                let _ = epoll::delete(epoll, fd);
+            }
             context.leftovers.push(Box::new(source));
         }
     }
 }
 
-fn watch(source: &dyn ControlSource, token: u64, epoll: &OwnedFd) -> io::Result<()> {
-    let token = EventData::new_u64(token);
-    epoll::add(epoll, source.fd(), token, EventFlags::IN)?;
-    Ok(())
-}
-
 impl Engine {
-    /// Turns the sources if one of them is due. Returns whether a handshake of theirs has finished.
+    /// Turns the source if it is due. Returns whether a handshake of it has finished.
     pub(super) fn turn_controls(&mut self, now: Instant, context: &mut Context<'_>) -> bool {
         let incoming = self.controls.turn(now, &mut context.wakers);
         let any = !incoming.is_empty();

@@ -60,7 +60,7 @@ use bursts::BurstDetector;
 use close::Closing;
 use connections::Connections;
 use credit::Credit;
-use listener::ControlSources;
+use listener::Controls;
 use mail::OtherEngines;
 use poll::{TOKEN_ALARM, TOKEN_BELL};
 use rdma_ports::RdmaPorts;
@@ -91,7 +91,7 @@ pub(crate) struct Engine {
     driving: Driving,
 
     /// The listener and the dialer, if the engine has them.
-    pub(crate) controls: ControlSources,
+    pub(crate) controls: Controls,
 
     // The turn.
     turns: u64,
@@ -155,7 +155,7 @@ impl Engine {
             others: OtherEngines::of(id),
             is_watched: false,
             driving,
-            controls: ControlSources::default(),
+            controls: Controls::default(),
             turns: 0,
             unstepped_since: None,
             marks: Vec::new(),

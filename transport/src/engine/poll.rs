@@ -76,10 +76,8 @@ pub(super) const PORT_WIRE: u64 = 3;
 
 // Sessions count from 1, so their tokens begin at 4.
 pub(super) const TOKEN_BELL: u64 = 0;
-pub(super) const TOKEN_LISTENER: u64 = 1;
+pub(super) const TOKEN_CONTROLS: u64 = 1;
 pub(super) const TOKEN_ALARM: u64 = 2;
-/// No session has this number, nor does it look like an RDMA port's token.
-pub(super) const TOKEN_DIALER: u64 = (u64::MAX << 2) | 1;
 
 /// The longest sleep. A longer wait wakes up in vain once in a while. epoll_wait(2) counts
 /// milliseconds in an `int`, and epoll_pwait2(2), which has no such limit, came with Linux 5.11.

@@ -5,10 +5,7 @@ use std::time::{Duration, Instant};
 use super::{
     Engine, Mail, Mark,
     connections::{ACTIVE_TURNS, Connections, mark_active},
-    poll::{
-        self, PORT_WIRE, Readiness, ReadyWires, TOKEN_ALARM, TOKEN_BELL, TOKEN_DIALER,
-        TOKEN_LISTENER,
-    },
+    poll::{self, PORT_WIRE, Readiness, ReadyWires, TOKEN_ALARM, TOKEN_BELL, TOKEN_CONTROLS},
 };
 use crate::{
     clock,
@@ -163,7 +160,7 @@ impl Engine {
                 }
                 self.note_time(clock::now());
             }
-            TOKEN_LISTENER | TOKEN_DIALER => self.controls.is_ready(clock::now()),
+            TOKEN_CONTROLS => self.controls.is_ready(clock::now()),
             token if token & PORT_WIRE == PORT_WIRE => {
                 self.ports
                     .is_ready(token >> 2, &mut self.connections, context);

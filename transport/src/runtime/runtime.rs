@@ -112,16 +112,10 @@ impl Runtime {
 
     // ---- Sessions and channels -------------------------------------------------------
 
-    /// Puts the node's listener into the first engine's care.
-    pub fn set_listener(&self, source: Box<dyn ControlSource>) -> io::Result<()> {
+    /// Puts the node's listener and dialer into the first engine's care.
+    pub fn set_controls(&self, source: Box<dyn ControlSource>) -> io::Result<()> {
         let first = self.first();
-        first.with_engine(|engine, _| engine.controls.set_listener(source, &first.epoll))
-    }
-
-    /// Puts the node's dialer into the first engine's care.
-    pub fn set_dialer(&self, source: Box<dyn ControlSource>) -> io::Result<()> {
-        let first = self.first();
-        first.with_engine(|engine, _| engine.controls.set_dialer(source, &first.epoll))
+        first.with_engine(|engine, _| engine.controls.set(source, &first.epoll))
     }
 
     /// Takes an open device port into the care of its engine before it has a session. From now on
@@ -247,7 +241,7 @@ impl Runtime {
         // REFUSE, pairs with `NodeState::accepts_no_more`.
         self.accepts_no_more.store(true, Ordering::Release);
         self.first().with_engine(|engine, context| {
-            engine.controls.stop_accepting(&mut context.wakers);
+            engine.controls.stop_accepting();
             self.accept_waiters.take(&mut context.wakers);
         });
         self.first().bell.wake();

@@ -24,7 +24,7 @@ fn an_endpoint_that_cannot_be_ends_the_handshake() {
     broken.receive_buffer_bytes = 0;
     let endpoint = HandshakeMessage::Endpoint(Endpoint::Verbs(broken));
     let (step, field) = (HandshakeStep::Endpoint, "receive buffer size");
-    let problem = MessageError::UnknownValue { field, value: 0 };
+    let problem = MessageError::Field(FieldError::UnknownValue { field, value: 0 });
     assert_eq!(
         acceptor_error(at_endpoints(), &bytes_of(&endpoint)),
         HandshakeError::Malformed { step, problem }
@@ -34,7 +34,7 @@ fn an_endpoint_that_cannot_be_ends_the_handshake() {
     other.address.gid_type = GidKind::RoceV1;
     let endpoint = HandshakeMessage::Endpoint(Endpoint::Verbs(other));
     let (field, value) = ("gid type", 1);
-    let problem = MessageError::UnknownValue { field, value };
+    let problem = MessageError::Field(FieldError::UnknownValue { field, value });
     assert_eq!(
         acceptor_error(at_endpoints(), &bytes_of(&endpoint)),
         HandshakeError::Malformed { step, problem }

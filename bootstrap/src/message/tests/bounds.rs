@@ -18,11 +18,11 @@ fn each_bound_holds_and_one_beyond_fails() {
     assert!(fabrics(16).is_ok());
     assert!(matches!(
         fabrics(17),
-        Err(MessageError::TooLong {
+        Err(MessageError::Field(FieldError::TooLong {
             length: 17,
             max: 16,
             ..
-        })
+        }))
     ));
 
     let long = |length| parse_message(&[&[MessageKind::Ready as u8], &*vec![0; length]].concat());
@@ -42,10 +42,10 @@ fn values_that_cannot_be_are_refused() {
     )));
     assert_eq!(
         parse_message(&odd_mtu),
-        Err(MessageError::UnknownValue {
+        Err(MessageError::Field(FieldError::UnknownValue {
             field: "mtu",
             value: 1500
-        })
+        }))
     );
     endpoint.address.mtu_bytes = 1024;
     // Tests each bound, and one beyond it.
@@ -102,7 +102,10 @@ fn values_that_cannot_be_are_refused() {
         for &value in impossible {
             assert_eq!(
                 parsed(value),
-                Err(MessageError::UnknownValue { field, value })
+                Err(MessageError::Field(FieldError::UnknownValue {
+                    field,
+                    value: value.into()
+                }))
             );
         }
     }
@@ -111,6 +114,8 @@ fn values_that_cannot_be_are_refused() {
     twice.fabrics.push(twice.fabrics[0].clone());
     assert_eq!(
         parse_message(&bytes_of(&HandshakeMessage::Offer(twice))),
-        Err(MessageError::Repeated { field: "fabric" })
+        Err(MessageError::Field(FieldError::Repeated {
+            field: "fabric"
+        }))
     );
 }

@@ -14,7 +14,7 @@ fn rails_come_back_as_they_were_and_stand_behind_the_other_fields() {
         for length in bytes.len() - usize::from(count) * 44..bytes.len() {
             let cut = parse_message(&bytes[..length]);
             assert!(
-                matches!(cut, Err(MessageError::Truncated { .. })),
+                matches!(cut, Err(MessageError::Field(FieldError::Truncated { .. }))),
                 "{count} rails cut to {length}: {cut:?}"
             );
         }
@@ -47,11 +47,11 @@ fn rails_that_cannot_be_are_refused() {
     let mut four = bytes_of(&HandshakeMessage::Endpoint(Endpoint::Verbs(with_rails(0))));
     *four.last_mut().expect("the number of rails") = 4;
     four.extend([0; 4 * 44]);
-    let too_many = MessageError::TooLong {
+    let too_many = MessageError::Field(FieldError::TooLong {
         field: "rail count",
         length: 4,
         max: 3,
-    };
+    });
     assert_eq!(parse_message(&four), Err(too_many));
     type Set = fn(&mut QueuePairAddress, u32);
     let impossible: [(&str, Set, &[u32]); 3] = [
@@ -75,7 +75,10 @@ fn rails_that_cannot_be_are_refused() {
         for &value in values {
             let mut endpoint = with_rails(3);
             set(&mut endpoint.rails[2].address, value);
-            let refused = MessageError::UnknownValue { field, value };
+            let refused = MessageError::Field(FieldError::UnknownValue {
+                field,
+                value: value.into(),
+            });
             assert_eq!(parsed(endpoint), Err(refused));
         }
     }

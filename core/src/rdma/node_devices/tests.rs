@@ -4,6 +4,7 @@ use ibex_verbs::{
 };
 
 use super::*;
+use ibex_bootstrap::message::PairAbilities;
 
 fn within_this_host() -> PairRequest {
     let local = IpAddr::from(Ipv4Addr::LOCALHOST);
@@ -25,7 +26,7 @@ fn queue_pairs_are_in_the_partition_of_the_settings_and_the_peer_is_told() {
     let prepared = |settings: RdmaSettings| {
         let devices = NodeDevices::new(settings.on_devices(fake.provider(), |_| ()), None);
         let pair = devices.prepare(&within_this_host())?;
-        Ok::<_, String>(pair.endpoint().address.partition_key)
+        Ok::<_, String>(pair.endpoint().partition_key)
     };
     let settings = RdmaSettings::new();
     assert_eq!(prepared(settings.clone()), Ok(0xffff));
@@ -40,7 +41,12 @@ fn rails(devices: &NodeDevices) -> Vec<Gid> {
     let pair = devices.prepare(&within_this_host()).expect("a queue pair");
     let rails = pair.endpoint().rails;
     for rail in &rails {
-        assert!(rail.read_depth > 0 && rail.read_resources > 0 && rail.probe_address > 0);
+        let PairAbilities {
+            read_depth,
+            read_resources,
+            ..
+        } = rail.abilities;
+        assert!(read_depth > 0 && read_resources > 0 && rail.probe_address > 0);
     }
     let gids = rails.iter().map(|rail| Gid(rail.address.gid));
     gids.collect()
@@ -134,7 +140,7 @@ fn rails_are_in_the_partition_of_the_session() {
     let rails = pair.endpoint().rails;
     let places: Vec<_> = rails
         .iter()
-        .map(|rail| (Gid(rail.address.gid), rail.address.partition_key))
+        .map(|rail| (Gid(rail.address.gid), rail.partition_key))
         .collect();
     assert_eq!(places, [(gid_of(&cards[2]), 0x8001)], "mlx5_2 is not in it");
 }

@@ -6,13 +6,15 @@
 //! when it owes the sender changes.
 #![forbid(unsafe_code)]
 
-/// The limits that both ends of a channel agreed on when it was opened: the smaller of each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ChannelWindow {
-    /// Messages that may be published and not yet released.
-    pub messages: u64,
-    /// Ring bytes (records with their headers) that may be published and not yet released.
-    pub bytes: u64,
+ibex_base::wire_structs! {
+    /// The limits that both ends of a channel agreed on when it was opened: the smaller of each.
+    #[derive(Copy)]
+    pub struct ChannelWindow {
+        /// Messages that may be published and not yet released.
+        pub messages: u64 = "window" [1..=u64::MAX],
+        /// Ring bytes (records with their headers) that may be published and not yet released.
+        pub bytes: u64 = "window" [1..=u64::MAX],
+    }
 }
 
 impl ChannelWindow {

@@ -1,5 +1,7 @@
 //! The numbers of blocks that a receiver grants ahead, as frames and records name them.
 
+use ibex_base::field::{FieldError, FieldReader, WireField};
+
 /// Blocks that a session is granted at most.
 pub const EAGER_BLOCKS_PER_SESSION: usize = 128;
 
@@ -26,5 +28,15 @@ impl EagerBlockId {
             index: (word >> 16) as u16,
             generation: word as u16,
         }
+    }
+}
+
+impl WireField for EagerBlockId {
+    fn read(from: &mut FieldReader<'_>, name: &'static str) -> Result<Self, FieldError> {
+        u32::read(from, name).map(Self::from_word)
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        self.to_word().write(out);
     }
 }

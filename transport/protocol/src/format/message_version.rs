@@ -14,7 +14,10 @@
 
 use std::fmt;
 
-use ibex_base::Escaped;
+use ibex_base::{
+    Escaped,
+    field::{AtMost, FieldCodec, FieldError, FieldReader, WireField},
+};
 
 use super::control::ChannelSpec;
 
@@ -46,6 +49,36 @@ impl fmt::Display for MessageVersion {
         let start = &self.fingerprint[..4];
         start.iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
         f.write_str("]")
+    }
+}
+
+/// A version whose description has at most so many bytes, and of a longer one the beginning.
+pub(super) struct SchemaWithin(pub(super) usize);
+
+impl FieldCodec<MessageVersion> for SchemaWithin {
+    fn read(
+        &self,
+        from: &mut FieldReader<'_>,
+        name: &'static str,
+    ) -> Result<MessageVersion, FieldError> {
+        let version = MessageVersion {
+            fingerprint: WireField::read(from, name)?,
+            schema: AtMost(self.0).read(from, "schema")?,
+            alignment: WireField::read(from, name)?,
+        };
+        match version.alignment {
+            8 | 16 | 32 | 64 => Ok(version),
+            other => Err(FieldError::UnknownValue {
+                field: "alignment, which is 8, 16, 32 or 64,",
+                value: other.into(),
+            }),
+        }
+    }
+
+    fn write(&self, version: &MessageVersion, out: &mut Vec<u8>) {
+        version.fingerprint.write(out);
+        AtMost(self.0).write(&version.schema, out);
+        version.alignment.write(out);
     }
 }
 

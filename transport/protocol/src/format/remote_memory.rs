@@ -1,5 +1,7 @@
 //! A peer's memory for one message, as control messages describe it.
 
+use ibex_base::field::{FieldError, FieldReader, WireField};
+
 /// Most rails of a session: further ways beside its wire, over which pieces of offered messages are
 /// read.
 pub const MOST_RAILS: usize = 3;
@@ -48,5 +50,20 @@ impl RemoteMemory {
     pub fn at(&self, offset: u64) -> u64 {
         debug_assert!(offset < self.bytes);
         self.address + offset
+    }
+}
+
+impl WireField for RemoteMemory {
+    fn read(from: &mut FieldReader<'_>, name: &'static str) -> Result<Self, FieldError> {
+        let address = u64::read(from, name)?;
+        let (key, bytes) = (u32::read(from, name)?, u64::read(from, name)?);
+        let (field, value) = ("address of so much memory", address);
+        Self::new(address, key, bytes).ok_or(FieldError::UnknownValue { field, value })
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        self.address.write(out);
+        self.key.write(out);
+        self.bytes.write(out);
     }
 }

@@ -342,11 +342,9 @@ impl Session {
                 Ok(self.credit.using.recall(credit, must_ask)?)
             }
             Control::Surrender { credit } => Ok(self.credit.granting.surrendered(credit)?),
-            Control::Known {
-                end,
-                received_close,
-                receiver,
-            } => self.handle_known(end, received_close, receiver),
+            Control::Known { end, state } => {
+                self.handle_known(end, state.received_close, state.receiver)
+            }
             Control::Damaged { .. } if !matches!(self.outgoing.stage, Stage::Resuming(_)) => {
                 Err(PeerMisbehaved::NotResuming)
             }

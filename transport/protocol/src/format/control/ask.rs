@@ -3,15 +3,17 @@
 
 use crate::format::counters::Counters;
 
-/// Counters of which a waiting sender wants to be notified. A target of 0 asks for nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ask {
-    /// Tell once this many messages are received.
-    pub received: u64,
-    /// Tell once this many messages are released.
-    pub released: u64,
-    /// Tell once this many messages are acknowledged, or never can be.
-    pub acknowledged: u64,
+ibex_base::wire_structs! {
+    /// Counters of which a waiting sender wants to be notified. A target of 0 asks for nothing.
+    #[derive(Copy, Default)]
+    pub struct Ask {
+        /// Tell once this many messages are received.
+        pub received: u64 = "counter",
+        /// Tell once this many messages are released.
+        pub released: u64 = "counter",
+        /// Tell once this many messages are acknowledged, or never can be.
+        pub acknowledged: u64 = "counter",
+    }
 }
 
 impl Ask {

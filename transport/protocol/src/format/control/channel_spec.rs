@@ -1,25 +1,33 @@
 //! The specification with which an end of a channel is opened.
 #![forbid(unsafe_code)]
 
-use crate::format::{channel_window::ChannelWindow, message_version::MessageVersion};
+use ibex_base::field::ListOf;
 
-/// The terms under which an end opens a channel.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ChannelSpec {
-    /// The message type, of several versions the newest.
-    pub newest: MessageVersion,
-    /// The older versions that the end knows, newest first: at most
-    /// [`MAX_OLDER_VERSIONS`](crate::format::message_version::MAX_OLDER_VERSIONS). Only for a peer
-    /// that can read such a list.
-    pub older: Vec<MessageVersion>,
-    /// The window that this end asks for.
-    pub window: ChannelWindow,
-    /// The longest message that this end accepts.
-    pub max_message_bytes: u64,
-    /// Payload bytes that may be out and not yet released, as this end asks.
-    pub max_unreleased_bytes: u64,
-    /// The end wants messages to carry trace context.
-    pub is_traced: bool,
+use super::{MAX_OLDER_SCHEMA_BYTES, MAX_SCHEMA_BYTES};
+use crate::format::{
+    channel_window::ChannelWindow,
+    message_version::{MAX_OLDER_VERSIONS, MessageVersion, SchemaWithin},
+};
+
+ibex_base::wire_structs! {
+    /// The terms under which an end opens a channel.
+    pub struct ChannelSpec {
+        /// The message type, of several versions the newest.
+        pub newest: MessageVersion = "version" [SchemaWithin(MAX_SCHEMA_BYTES)],
+        /// The window that this end asks for.
+        pub window: ChannelWindow = "window",
+        /// The longest message that this end accepts.
+        pub max_message_bytes: u64 = "longest message",
+        /// Payload bytes that may be out and not yet released, as this end asks.
+        pub max_unreleased_bytes: u64 = "unreleased bytes",
+        /// The older versions that the end knows, newest first: at most
+        /// [`MAX_OLDER_VERSIONS`](crate::format::message_version::MAX_OLDER_VERSIONS). Only for a peer
+        /// that can read such a list.
+        pub older: Vec<MessageVersion> = "list of older versions"
+            [ListOf(MAX_OLDER_VERSIONS, SchemaWithin(MAX_OLDER_SCHEMA_BYTES))],
+        /// The end wants messages to carry trace context.
+        pub is_traced: bool = "flags of a channel",
+    }
 }
 
 impl ChannelSpec {

@@ -24,6 +24,10 @@ pub enum CloseReason {
     Unreadable,
 }
 
+ibex_base::wire_numbers! {
+    CloseReason { Dropped = 0, SlotLeaked = 1, Corrupt = 2, NoRoom = 3, Aborted = 4, Unreadable = 5 }
+}
+
 impl CloseReason {
     /// Every reason, for tests and tables.
     pub const ALL: [CloseReason; 6] = [

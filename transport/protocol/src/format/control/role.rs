@@ -13,6 +13,8 @@ pub enum Role {
     Receiver,
 }
 
+ibex_base::wire_numbers! { Role { Sender = 0, Receiver = 1 } }
+
 impl Role {
     /// The role at the other end.
     #[must_use]

@@ -50,8 +50,10 @@ fn some_open() -> Control {
 fn some_known(receiver: Option<KnownReceiver>) -> Control {
     Control::Known {
         end: 3,
-        received_close: true,
-        receiver,
+        state: KnownEnd {
+            received_close: true,
+            receiver,
+        },
     }
 }
 
@@ -176,9 +178,11 @@ fn a_channel_has_a_name_of_1_to_255_bytes() {
         }
         open
     };
-    let of = |what| Err(MalformedControl { what });
+    let of = |error| Err(MalformedControl(error));
     let nameless = encoded(&open_as(""));
-    assert_eq!(Control::decode(&nameless), of("a channel without a name"));
+    let (field, value) = ("length of a channel name", 0);
+    let error = FieldError::UnknownValue { field, value };
+    assert_eq!(Control::decode(&nameless), of(error));
     for bytes in [1, MAX_NAME_BYTES] {
         let open = open_as(&"x".repeat(bytes));
         assert_eq!(Control::decode(&encoded(&open)).as_ref(), Ok(&open));
@@ -186,7 +190,10 @@ fn a_channel_has_a_name_of_1_to_255_bytes() {
     // Fields in order: type, end, role; then the length of the name.
     let mut longer = encoded(&open_as(&"x".repeat(MAX_NAME_BYTES)));
     longer[6..8].copy_from_slice(&(MAX_NAME_BYTES as u16 + 1).to_le_bytes());
-    assert_eq!(Control::decode(&longer), of("a text is too long"));
+    let (field, max) = ("channel name", MAX_NAME_BYTES);
+    let length = max + 1;
+    let error = FieldError::TooLong { field, length, max };
+    assert_eq!(Control::decode(&longer), of(error));
 }
 
 #[test]

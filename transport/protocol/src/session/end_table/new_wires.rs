@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use super::{EndChannel, EndTable};
 use crate::{
-    format::control::Control,
+    format::control::{Control, KnownEnd},
     id_map::IdMap,
     session::{DataPath, SessionEvent, WireTerms},
 };
@@ -52,8 +52,10 @@ impl EndTable {
     ) {
         control.extend(self.unpaired.iter().map(|open| Control::Known {
             end: open.end,
-            received_close: open.closed.is_some(),
-            receiver: None,
+            state: KnownEnd {
+                received_close: open.closed.is_some(),
+                receiver: None,
+            },
         }));
         for (peer_end, &end) in self.by_peer.iter().flat_map(IdMap::iter) {
             let Some(entry) = self.entries.get_mut(end) else {
@@ -67,8 +69,10 @@ impl EndTable {
             });
             control.push_back(Control::Known {
                 end: peer_end,
-                received_close: entry.received_close,
-                receiver,
+                state: KnownEnd {
+                    received_close: entry.received_close,
+                    receiver,
+                },
             });
         }
         control.push_back(Control::Resumed {

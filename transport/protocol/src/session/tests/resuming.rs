@@ -5,7 +5,7 @@ mod claims;
 use super::peer::*;
 use crate::{
     format::{
-        control::{Ask, CloseReason, Control, KnownReceiver, Role},
+        control::{Ask, CloseReason, Control, KnownEnd, KnownReceiver, Role},
         counters::Counters,
         frame::FrameKind,
         record::first_position,
@@ -29,8 +29,10 @@ fn break_wires(session: &mut Session) -> Vec<Control> {
 fn known(end: u32, received_close: bool, receiver: Option<KnownReceiver>) -> Vec<u8> {
     control(&Control::Known {
         end,
-        received_close,
-        receiver,
+        state: KnownEnd {
+            received_close,
+            receiver,
+        },
     })
 }
 
@@ -84,8 +86,10 @@ fn messages_that_did_not_arrive_are_replayed() {
     let list = break_wires(&mut session);
     let theirs = Control::Known {
         end: PEER,
-        received_close: false,
-        receiver: None,
+        state: KnownEnd {
+            received_close: false,
+            receiver: None,
+        },
     };
     assert_eq!(list, [theirs, Control::Resumed { newest_end: PEER }]);
     deliver(&mut session, &known(1, false, Some(receiver(1, 1)))).unwrap();
@@ -289,10 +293,10 @@ fn a_large_message_that_was_cut_begins_anew() {
     drain(&mut session);
     deliver(&mut session, &chunk(1, 60)).unwrap();
     let list = break_wires(&mut session);
-    let Control::Known { receiver, .. } = &list[0] else {
+    let Control::Known { state, .. } = &list[0] else {
         panic!("{list:?}");
     };
-    let known = receiver.expect("it is known how far it came");
+    let known = state.receiver.expect("it is known how far it came");
     assert_eq!((known.arrived, known.counters.received), (1, 0));
     deliver(&mut session, &super::resuming::known(1, false, None)).unwrap();
     deliver(&mut session, &resumed(1)).unwrap();
@@ -363,7 +367,7 @@ fn over_shared_memory_a_resumption_sends_no_counters() {
     pair(&mut session, Role::Receiver);
     let list = break_wires(&mut session);
     assert!(
-        matches!(list[0], Control::Known { receiver: None, .. }),
+        matches!(list[0], Control::Known { state, .. } if state.receiver.is_none()),
         "{list:?}"
     );
 }

@@ -1,7 +1,7 @@
 //! Large messages that the receiver reads over new wires, and over rails.
 
 use super::*;
-use crate::format::{counters::Counters, record::first_position};
+use crate::format::{control::KnownEnd, counters::Counters, record::first_position};
 
 #[test]
 fn over_new_wires_messages_are_offered_anew() {
@@ -16,15 +16,17 @@ fn over_new_wires_messages_are_offered_anew() {
     drain(&mut session);
     let known = Control::Known {
         end: 1,
-        received_close: false,
-        receiver: Some(KnownReceiver {
-            arrived: 2,
-            arrived_position: first_position(ALIGNMENT) + 2 * 8,
-            counters: Counters {
-                received: 1,
-                ..counters(0)
-            },
-        }),
+        state: KnownEnd {
+            received_close: false,
+            receiver: Some(KnownReceiver {
+                arrived: 2,
+                arrived_position: first_position(ALIGNMENT) + 2 * 8,
+                counters: Counters {
+                    received: 1,
+                    ..counters(0)
+                },
+            }),
+        },
     };
     deliver(&mut session, &control(&known)).unwrap();
     deliver(&mut session, &control(&Control::Resumed { newest_end: 1 })).unwrap();
@@ -53,8 +55,10 @@ fn over_new_wires_without_offers_messages_are_granted() {
     drain(&mut session);
     let known = Control::Known {
         end: 1,
-        received_close: false,
-        receiver: None,
+        state: KnownEnd {
+            received_close: false,
+            receiver: None,
+        },
     };
     deliver(&mut session, &control(&known)).unwrap();
     deliver(&mut session, &control(&Control::Resumed { newest_end: 1 })).unwrap();
