@@ -147,13 +147,14 @@ impl QueuePair {
                 ),
             ] {
                 let init = CompletionInit {
+                    context,
                     entries: entries as u32,
                     channel: None,
                     vector: 0,
                     tag: 0,
                     times: false,
                 };
-                let made = library.create_completion_queue(context, &init);
+                let made = library.create_completion_queue(&init);
                 let (handle, _) = made.map_err(refused(what))?;
                 objects.queues.push(handle);
                 *queue = handle.as_ptr();
@@ -179,6 +180,7 @@ impl QueuePair {
         let mut inline_bytes = 220;
         loop {
             let init = QueuePairInit {
+                domain,
                 kind: QueuePairKind::Reliable,
                 send_queue: objects.queues[0],
                 receive_queue: objects.queues[1],
@@ -192,7 +194,7 @@ impl QueuePair {
                 },
             };
             // SAFETY: domain and completion queues exist.
-            let made = unsafe { objects.context.library.create_pair(domain, &init) };
+            let made = unsafe { objects.context.library.create_pair(&init) };
             match made {
                 Ok(made) => {
                     objects.pair = Some(made.handle);

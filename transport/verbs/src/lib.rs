@@ -116,7 +116,7 @@ mod state_change_error;
 #[cfg_attr(docsrs, doc(cfg(feature = "all")))]
 pub use self::{
     abi::global_header::{GlobalHeader, HeaderRoute},
-    memory::foreign::{ForeignRegion, OnDeviceMemory},
+    memory::foreign::{ForeignMemory, ForeignRegion, OnDeviceMemory},
     queue_pair::{
         address::AddressHandle,
         atomic::{AtomicRequest, AtomicResult, AtomicResults},
@@ -131,9 +131,9 @@ pub use self::{
         },
     },
 };
+pub use abi::async_event::{AsyncEvent, PortEvent, QueuePairEvent};
 pub use abi::completion_polling::CompletionPolling;
 pub use abi::completion_status::{CompletionStatus, Fault};
-pub use abi::event_element::EventElement;
 pub use abi::fork_status::ForkStatus;
 pub use abi::gid::{Gid, GidEntry, GidScope, GidType};
 pub use abi::partition::{Partition, PartitionKey};
@@ -153,7 +153,7 @@ pub use completion::work_completion::{
     Completed, CompletionFailure, CompletionKind, WorkCompletion,
 };
 pub use device::Device;
-pub use device::async_event::{AsyncEvent, AsyncEvents, PortEvent, QueuePairEvent};
+pub use device::async_event::AsyncEvents;
 pub use device::fork_report::ForkReport;
 pub use error::VerbsError;
 #[doc(no_inline)]

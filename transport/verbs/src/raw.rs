@@ -21,9 +21,9 @@ use rdma_sys::{
 };
 
 use crate::{
-    AddressHandle, CompletionQueue, Device, DeviceMemory, ForeignRegion, MemoryRegion,
-    MemoryWindow, OnDeviceMemory, ProtectionDomain, QueuePair, ReceiveQueue, XrcDomain,
-    XrcReceiveQueue, XrcReceiveQueuePair, device::DeviceContext,
+    AddressHandle, CompletionQueue, Device, MemoryRegion, MemoryWindow, OnDeviceMemory,
+    ProtectionDomain, QueuePair, ReceiveQueue, XrcDomain, XrcReceiveQueue, XrcReceiveQueuePair,
+    device::DeviceContext,
 };
 
 /// Returns a pointer of the library's; `None` if the objects of the context are not the library's.
@@ -32,116 +32,58 @@ fn library_pointer<T>(context: &DeviceContext, pointer: *mut T) -> Option<NonNul
 }
 
 macro_rules! pointers {
-    ($($owner:ty: $target:ident, $what:literal, |$value:ident| $context:expr, $pointer:expr;)*) => {$(
-        impl $owner {
+    ($([$($kind:ident)?] $owner:ty, $method:ident: $target:ident, $what:literal,
+        |$value:ident| $pointer:expr;)*) => {$(
+        impl<$($kind)?> $owner {
             #[doc = concat!("Returns the library's ", $what, ".")]
             ///
             /// # Safety
             /// The rules of [`raw`](crate::raw).
             #[must_use]
-            pub unsafe fn as_ptr(&self) -> Option<NonNull<$target>> {
+            pub unsafe fn $method(&self) -> Option<NonNull<$target>> {
                 let $value = self;
-                library_pointer($context, $pointer)
+                $pointer
             }
         }
     )*};
 }
 
 pointers! {
-    Device: ibv_context, "context", |it| it.context(), it.context().handle().as_ptr();
-    ProtectionDomain: ibv_pd, "protection domain",
-        |it| &it.inner().context, it.inner().handle.as_ptr();
-    MemoryWindow: ibv_mw, "memory window", |it| &it.domain.context, it.handle.as_ptr();
-    OnDeviceMemory: ibv_dm, "device memory", |it| it.context(), it.handle().as_ptr();
-    CompletionQueue: ibv_cq, "completion queue, also of an extended one",
-        |it| &it.inner().context, it.inner().handle.as_ptr();
-    AddressHandle: ibv_ah, "address handle",
-        |it| &it.inner().domain.context, it.inner().handle.as_ptr();
-    XrcDomain: ibv_xrcd, "domain of extended connections",
-        |it| it.inner().context(), it.inner().handle.as_ptr();
-    XrcReceiveQueuePair: ibv_qp, "queue pair", |it| it.context(), it.handle().as_ptr();
-}
-
-impl<K> QueuePair<K> {
-    /// Returns the library's queue pair.
-    ///
-    /// # Safety
-    /// The rules of [`raw`](crate::raw).
-    #[must_use]
-    pub unsafe fn as_ptr(&self) -> Option<NonNull<ibv_qp>> {
-        library_pointer(self.context(), self.handle().as_ptr())
-    }
-}
-
-impl CompletionQueue {
-    /// Returns the library's extended completion queue; `None` if the queue is a plain one.
-    ///
-    /// # Safety
-    /// The rules of [`raw`](crate::raw).
-    #[must_use]
-    pub unsafe fn as_extended_ptr(&self) -> Option<NonNull<ibv_cq_ex>> {
-        match self.inner().is_extended() {
-            true => library_pointer(&self.inner().context, self.inner().handle.as_ptr()),
-            false => None,
-        }
-    }
-
-    /// Returns the library's completion channel; `None` if the queue has none.
-    ///
-    /// # Safety
-    /// The rules of [`raw`](crate::raw).
-    #[must_use]
-    pub unsafe fn channel_ptr(&self) -> Option<NonNull<ibv_comp_channel>> {
-        let handle = self.inner().channel_handle()?;
-        library_pointer(&self.inner().context, handle.as_ptr())
-    }
-}
-
-impl ReceiveQueue {
-    /// Returns the library's shared receive queue; `None` if it is a queue pair's own.
-    ///
-    /// # Safety
-    /// The rules of [`raw`](crate::raw).
-    #[must_use]
-    pub unsafe fn as_ptr(&self) -> Option<NonNull<ibv_srq>> {
-        let shared = self.shared_inner()?;
-        library_pointer(shared.context(), shared.handle.as_ptr())
-    }
-}
-
-impl XrcReceiveQueue {
-    /// Returns the library's shared receive queue.
-    ///
-    /// # Safety
-    /// The rules of [`raw`](crate::raw).
-    #[must_use]
-    pub unsafe fn as_ptr(&self) -> Option<NonNull<ibv_srq>> {
+    [] Device, as_ptr: ibv_context, "context",
+        |it| library_pointer(it.context(), it.context().opened.handle.as_ptr());
+    [] ProtectionDomain, as_ptr: ibv_pd, "protection domain",
+        |it| library_pointer(&it.inner.context, it.inner.handle.as_ptr());
+    [] MemoryWindow, as_ptr: ibv_mw, "memory window",
+        |it| library_pointer(&it.domain.context, it.handle.as_ptr());
+    [] OnDeviceMemory, as_ptr: ibv_dm, "device memory",
+        |it| library_pointer(&it.buffer.context, it.buffer.handle.as_ptr());
+    [M] MemoryRegion<M>, as_ptr: ibv_mr, "memory region; `None` if it is registered no more. It also \
+        goes when the device is closed ([`ProtectionDomain::end_registrations`])",
+        |it| it.while_registered(|domain, region| {
+            library_pointer(&domain.context, region.cast())
+        })?;
+    [] CompletionQueue, as_ptr: ibv_cq, "completion queue, also of an extended one",
+        |it| library_pointer(&it.inner.context, it.inner.handle.as_ptr());
+    [] CompletionQueue, as_extended_ptr: ibv_cq_ex,
+        "extended completion queue; `None` if the queue is a plain one",
+        |it| library_pointer(&it.inner.context, it.inner.handle.as_ptr())
+            .filter(|_| it.inner.is_extended());
+    [] CompletionQueue, channel_ptr: ibv_comp_channel,
+        "completion channel; `None` if the queue has none",
+        |it| library_pointer(&it.inner.context, it.inner.channel.as_ref()?.handle.as_ptr());
+    [] ReceiveQueue, as_ptr: ibv_srq, "shared receive queue; `None` if it is a queue pair's own",
+        |it| library_pointer(it.shared_inner()?.context(), it.shared_inner()?.handle.as_ptr());
+    [] XrcReceiveQueue, as_ptr: ibv_srq, "shared receive queue",
         // SAFETY: the caller's contract.
-        unsafe { self.queue().as_ptr() }
-    }
-}
-
-impl<M: DeviceMemory> MemoryRegion<M> {
-    /// Returns the library's memory region; `None` if it is registered no more. It also goes when the
-    /// device is closed ([`ProtectionDomain::end_registrations`]).
-    ///
-    /// # Safety
-    /// The rules of [`raw`](crate::raw).
-    #[must_use]
-    pub unsafe fn as_ptr(&self) -> Option<NonNull<ibv_mr>> {
-        self.while_registered(|domain, region| library_pointer(&domain.context, region.cast()))?
-    }
-}
-
-impl ForeignRegion {
-    /// Returns the library's memory region; `None` if it is registered no more.
-    ///
-    /// # Safety
-    /// The rules of [`raw`](crate::raw).
-    #[must_use]
-    pub unsafe fn as_ptr(&self) -> Option<NonNull<ibv_mr>> {
-        self.while_registered(|domain, region| library_pointer(&domain.context, region.cast()))?
-    }
+        |it| unsafe { it.queue.as_ptr() };
+    [K] QueuePair<K>, as_ptr: ibv_qp, "queue pair",
+        |it| library_pointer(&it.any.inner.domain.context, it.any.inner.handle.as_ptr());
+    [] XrcReceiveQueuePair, as_ptr: ibv_qp, "queue pair",
+        |it| library_pointer(it.domain.context(), it.state.handle.as_ptr());
+    [] AddressHandle, as_ptr: ibv_ah, "address handle",
+        |it| library_pointer(&it.inner.domain.context, it.inner.handle.as_ptr());
+    [] XrcDomain, as_ptr: ibv_xrcd, "domain of extended connections",
+        |it| library_pointer(it.inner.context(), it.inner.handle.as_ptr());
 }
 
 #[cfg(test)]

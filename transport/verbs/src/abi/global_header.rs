@@ -8,9 +8,9 @@
 
 use std::net::Ipv4Addr;
 
-use crate::abi::gid::{Gid, GidType};
 #[cfg(any(test, feature = "fake"))]
 use crate::abi::queue_pair_attributes::GlobalRoute;
+use crate::{Gid, GidType};
 
 /// The 40 bytes in front of a datagram. They mean something only if the datagram's completion says
 /// so ([`DatagramSource::has_header`](crate::DatagramSource::has_header)).

@@ -9,11 +9,11 @@
 //! a test with the feature `rdma-sys` compares it with the header's.
 #![forbid(unsafe_code)]
 
+pub(crate) mod async_event;
 pub mod attribute_mask;
 pub(crate) mod completion_polling;
 pub(crate) mod completion_status;
 pub(crate) mod enumeration;
-pub(crate) mod event_element;
 pub(crate) mod fork_status;
 pub(crate) mod gid;
 #[cfg(feature = "all")]

@@ -3,7 +3,7 @@
 
 #[cfg(any(test, feature = "fake"))]
 use super::attribute_mask::AttributeMask;
-use super::{gid::Gid, port::Mtu, queue_pair_state::QueuePairState};
+use crate::{Gid, Mtu, QueuePairState};
 
 /// The way to a peer: `ibv_ah_attr`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -9,7 +9,8 @@
 
 use std::fmt;
 
-use super::{attribute_mask::AttributeMask, queue_pair_state::QueuePairState, wr_opcode};
+use super::{attribute_mask::AttributeMask, wr_opcode};
+use crate::QueuePairState;
 
 /// `enum ibv_qp_type`, as far as it is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

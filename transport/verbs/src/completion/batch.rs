@@ -15,12 +15,9 @@ use std::hint;
 
 use rustix::io::Errno;
 
-use super::work_completion::WorkCompletion;
-use crate::{
-    abi::{PollAttributes, Wc, wc_flags, wc_opcode},
-    device::clock::DeviceClock,
-    provider::{BatchCalls, CompletionHandle},
-};
+use crate::abi::{PollAttributes, Wc, wc_flags, wc_opcode};
+use crate::provider::{BatchCalls, CompletionHandle};
+use crate::{WorkCompletion, device::clock::DeviceClock};
 
 /// The calls and fields by which an extended completion queue is polled.
 #[derive(Debug)]

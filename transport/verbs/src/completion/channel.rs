@@ -8,11 +8,8 @@
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 
-use crate::{
-    device::{DeviceContext, set_nonblocking},
-    error::VerbsError,
-    provider::ChannelHandle,
-};
+use crate::device::{DeviceContext, set_nonblocking};
+use crate::{VerbsError, provider::ChannelHandle};
 
 /// A completion channel, which the completion queue that is made with it owns.
 ///
@@ -27,7 +24,7 @@ pub(crate) struct CompletionChannel {
 impl CompletionChannel {
     pub(crate) fn new(context: &Arc<DeviceContext>) -> Result<Self, VerbsError> {
         // SAFETY: the context is open.
-        let made = unsafe { context.provider().create_channel(context.handle()) };
+        let made = unsafe { context.provider().create_channel(context.opened.handle) };
         let (handle, fd) = made.map_err(context.failed(
             "ibv_create_comp_channel",
             "waiting without polling is impossible; raise the limit of open files (ulimit -n)",

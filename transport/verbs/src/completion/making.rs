@@ -5,17 +5,13 @@ use std::sync::atomic::AtomicU32;
 
 use rustix::io::Errno;
 
-use super::{
-    batch::BatchPolling,
-    channel::CompletionChannel,
-    drain_lock::DrainLock,
-    queue::{CompletionQueue, CompletionQueueObject, Polling},
-};
+use super::queue::{CompletionQueueObject, Polling};
+use super::{batch::BatchPolling, channel::CompletionChannel, drain_lock::DrainLock};
+use crate::device::{DeviceContext, new_tag};
+use crate::provider::{CompletionHandle, CompletionInit};
 use crate::{
-    abi::completion_polling::CompletionPolling,
-    device::{Device, DeviceContext, clock::DeviceClock, new_tag, requested_size::RequestedSize},
-    error::VerbsError,
-    provider::{CompletionHandle, CompletionInit},
+    CompletionPolling, CompletionQueue, Device, VerbsError, device::clock::DeviceClock,
+    device::requested_size::RequestedSize,
 };
 
 impl CompletionQueue {
@@ -65,6 +61,7 @@ impl CompletionQueue {
     ) -> Result<Self, VerbsError> {
         let context = device.context();
         let init = CompletionInit {
+            context: context.opened.handle,
             entries,
             channel: channel.as_ref().map(|channel| channel.handle),
             vector,
@@ -76,7 +73,7 @@ impl CompletionQueue {
             CompletionPolling::Extended => extended(device, &init),
         };
         let (handle, entries, polling) = made.map_err(|(call, errno)| {
-            let limit = context.attributes().max_completions;
+            let limit = context.attributes.max_completions;
             let lower = "the depth of the send and receive queues";
             let asked = RequestedSize::new("a completion queue", entries, limit, lower);
             context.refused(call, errno, &[asked])
@@ -91,7 +88,7 @@ impl CompletionQueue {
                 context: Arc::clone(context),
             }),
             polling,
-            notify: context.opened().hot.request_notify,
+            notify: context.opened.hot.request_notify,
             entries,
             solicited_only: false,
         })
@@ -103,12 +100,9 @@ type Made = Result<(CompletionHandle, u32, Polling), (&'static str, Errno)>;
 
 fn plain(context: &DeviceContext, init: &CompletionInit) -> Made {
     // SAFETY: context and channel are alive.
-    let made = unsafe {
-        let provider = context.provider();
-        provider.create_completion_queue(context.handle(), init)
-    };
+    let made = unsafe { context.provider().create_completion_queue(init) };
     let (handle, entries) = made.map_err(|errno| ("ibv_create_cq", errno))?;
-    let poll = context.opened().hot.poll_queue;
+    let poll = context.opened.hot.poll_queue;
     Ok((handle, entries, Polling::Plain(poll)))
 }
 
@@ -119,10 +113,7 @@ fn extended(device: &Device, init: &CompletionInit) -> Made {
         false => None,
     };
     // SAFETY: context and channel are alive.
-    let made = unsafe {
-        let provider = context.provider();
-        provider.create_extended_queue(context.handle(), init)
-    };
+    let made = unsafe { context.provider().create_extended_queue(init) };
     let made = made.map_err(|errno| ("ibv_create_cq_ex", errno))?;
     let polling = BatchPolling::new(made.handle, made.calls, clock);
     Ok((

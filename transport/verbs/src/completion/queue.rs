@@ -18,22 +18,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use ibex_base::fork;
 use rustix::io::Errno;
 
-use super::{
-    batch::{BatchPolling, PollFailure},
-    channel::CompletionChannel,
-    drain_lock::DrainLock,
-    work_completion::WorkCompletion,
-};
-use crate::{
-    device::DeviceContext,
-    error::VerbsError,
-    provider::{CompletionHandle, PollQueue, RequestNotify},
-};
+use super::batch::{BatchPolling, PollFailure};
+use super::{channel::CompletionChannel, drain_lock::DrainLock};
+use crate::provider::{CompletionHandle, PollQueue, RequestNotify};
+use crate::{VerbsError, WorkCompletion, device::DeviceContext};
 
 /// The owner's end of a completion queue.
 #[derive(Debug)]
 pub struct CompletionQueue {
-    pub(super) inner: Arc<CompletionQueueObject>,
+    pub(crate) inner: Arc<CompletionQueueObject>,
     pub(super) polling: Polling,
     pub(super) notify: RequestNotify,
     pub(super) entries: u32,
@@ -56,7 +49,7 @@ pub(crate) struct CompletionQueueObject {
     /// Events taken from the channel and not acknowledged yet. Written by the owner
     /// alone; atomic because `drop` may run elsewhere.
     pub(super) unacknowledged: AtomicU32,
-    pub(super) channel: Option<CompletionChannel>,
+    pub(crate) channel: Option<CompletionChannel>,
     /// The lock of an extended queue, whose library takes none.
     pub(super) drain_lock: Option<DrainLock>,
     pub(crate) context: Arc<DeviceContext>,
@@ -200,10 +193,6 @@ impl CompletionQueue {
         let channel = self.inner.channel.as_ref();
         channel.expect("the queue was made with a channel of its own")
     }
-    #[inline]
-    pub(crate) fn inner(&self) -> &Arc<CompletionQueueObject> {
-        &self.inner
-    }
 
     /// A call failed that is about this queue.
     pub(crate) fn has_to_be_polled(&self, call: &'static str, errno: Errno) -> VerbsError {
@@ -243,11 +232,6 @@ impl CompletionQueueObject {
             Some(lock) => lock.while_undrained(act),
             None => act(),
         }
-    }
-
-    #[cfg(feature = "rdma-sys")]
-    pub(crate) fn channel_handle(&self) -> Option<crate::provider::ChannelHandle> {
-        self.channel.as_ref().map(|channel| channel.handle)
     }
 
     /// Returns whether it is an extended queue.

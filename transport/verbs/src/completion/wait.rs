@@ -21,8 +21,7 @@ use ibex_base::sync::{ArmableQueue, ArmedQueue, Slept};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use super::{queue::CompletionQueue, work_completion::WorkCompletion};
-use crate::{device::Device, error::VerbsError};
+use crate::{CompletionQueue, Device, VerbsError, WorkCompletion};
 
 /// A completion queue with a sleeping owner.
 #[derive(Debug)]

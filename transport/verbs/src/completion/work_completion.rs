@@ -6,13 +6,8 @@
 //! look at either kind, and [`CompletionFailure`] has exactly these four.
 #![forbid(unsafe_code)]
 
-use crate::abi::{
-    Wc,
-    completion_status::{CompletionStatus, Fault},
-    remote_address::RemoteKey,
-    wc_flags, wc_opcode,
-    work_id::{Operation, WorkId},
-};
+use crate::abi::{Wc, wc_flags, wc_opcode};
+use crate::{CompletionStatus, Fault, Operation, RemoteKey, WorkId};
 
 /// An entry of a completion queue.
 #[derive(Clone, Copy, Debug, Default)]

@@ -11,7 +11,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::io::Errno;
 
-use super::{Device, DeviceContext};
+use super::DeviceContext;
+use crate::Device;
 
 /// The clock of a device.
 #[derive(Debug)]
@@ -29,7 +30,7 @@ impl DeviceClock {
     /// Returns the device's clock, or the reason why it has none.
     pub(crate) fn of(device: &Device) -> Result<Self, Errno> {
         let context = device.context();
-        let notified = context.attributes();
+        let notified = &context.attributes;
         if notified.clock_kilohertz == 0 || notified.timestamp_mask == 0 {
             return Err(Errno::OPNOTSUPP);
         }
@@ -53,7 +54,7 @@ impl DeviceClock {
 
     /// The ticks from the last reading to a stamp, which may lie before it.
     fn since(&self, ticks: u64) -> i64 {
-        let mask = self.context.attributes().timestamp_mask;
+        let mask = self.context.attributes.timestamp_mask;
         let ahead = ticks.wrapping_sub(self.ticks) & mask;
         let behind = self.ticks.wrapping_sub(ticks) & mask;
         match ahead <= behind {
@@ -63,16 +64,17 @@ impl DeviceClock {
     }
 
     fn duration(&self, ticks: u64) -> i64 {
-        let kilohertz = self.context.attributes().clock_kilohertz;
+        let kilohertz = self.context.attributes.clock_kilohertz;
         let nanoseconds = u128::from(ticks) * 1_000_000 / u128::from(kilohertz);
         i64::try_from(nanoseconds).unwrap_or(i64::MAX)
     }
 
     fn read(&mut self) -> Result<(), Errno> {
         let before = now();
+        let context = &self.context;
         // SAFETY: the context is open.
-        let ticks = unsafe { self.context.provider().read_clock(self.context.handle()) }?;
-        self.ticks = ticks & self.context.attributes().timestamp_mask;
+        let ticks = unsafe { context.provider().read_clock(context.opened.handle) }?;
+        self.ticks = ticks & context.attributes.timestamp_mask;
         self.nanoseconds = before + (now().saturating_sub(before)) / 2;
         Ok(())
     }

@@ -5,7 +5,7 @@
 
 use std::{env, fmt, sync::Arc};
 
-use crate::{abi::fork_status::ForkStatus, provider::Provider};
+use crate::{ForkStatus, provider::Provider};
 
 /// A report for programs that fork. Its `Display` is one line.
 ///

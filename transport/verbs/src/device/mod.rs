@@ -20,17 +20,10 @@ use requested_size::RequestedSize;
 use rustix::fs::{Access, OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
-use super::{
-    abi::{
-        gid::GidEntry,
-        partition::{Partition, PartitionKey},
-        port::{PortAttributes, PortState},
-    },
-    error::{VerbsError, consequence},
-    locked_memory::LockedMemory,
-    provider::{
-        AnyHandle, ContextHandle, DeviceAttributes, OpenedContext, Provider, RawEvent, Transport,
-    },
+use crate::provider::{AnyHandle, OpenedContext, Provider, RawEvent, Transport};
+use crate::{
+    DeviceAttributes, GidEntry, LockedMemory, Partition, PartitionKey, PortAttributes, PortState,
+    VerbsError, error::consequence,
 };
 
 /// An open device. Clones are the same device.
@@ -43,14 +36,14 @@ pub struct Device {
 #[derive(Debug)]
 pub(crate) struct DeviceContext {
     provider: Arc<dyn Provider>,
-    opened: OpenedContext,
-    name: String,
+    pub(crate) opened: OpenedContext,
+    pub(crate) name: String,
     /// The name of the device's file, which identifies the device in the list even after it was
     /// renamed.
     file: String,
     /// The path of the device's directory under `/sys/class/infiniband`.
     entry: String,
-    attributes: DeviceAttributes,
+    pub(crate) attributes: DeviceAttributes,
     /// The one reader of asynchronous events is taken.
     pub(crate) events_taken: AtomicBool,
 }
@@ -162,7 +155,7 @@ impl Device {
     pub fn query_port(&self, port: u8) -> Result<PortAttributes, VerbsError> {
         self.check_port(port)?;
         // SAFETY: the context is open while `self` lives.
-        let queried = unsafe { self.provider().query_port(self.context.handle(), port) };
+        let queried = unsafe { self.provider().query_port(self.context.opened.handle, port) };
         let consequence = "the port cannot be used";
         queried.map_err(self.context.failed("ibv_query_port", consequence))
     }
@@ -191,11 +184,9 @@ impl Device {
     /// [`VerbsError`] if there is no such port, or the device is gone.
     pub fn query_gid(&self, port: u8, index: u32) -> Result<Option<GidEntry>, VerbsError> {
         self.check_port(port)?;
+        let context = self.context.opened.handle;
         // SAFETY: the context is open while `self` lives.
-        let queried = unsafe {
-            let context = self.context.handle();
-            self.provider().query_gid(context, port, index)
-        };
+        let queried = unsafe { self.provider().query_gid(context, port, index) };
         queried.map_err(
             self.context
                 .failed("ibv_query_gid", "the GID cannot be used"),
@@ -262,11 +253,9 @@ impl Device {
     /// [`VerbsError`] if there is no such port, the device is gone, or no key is at that index.
     pub fn pkey(&self, port: u8, index: u16) -> Result<u16, VerbsError> {
         self.check_port(port)?;
+        let context = self.context.opened.handle;
         // SAFETY: the context is open while `self` lives.
-        let queried = unsafe {
-            let context = self.context.handle();
-            self.provider().query_pkey(context, port, index)
-        };
+        let queried = unsafe { self.provider().query_pkey(context, port, index) };
         let consequence = "the partition cannot be used";
         queried.map_err(self.context.failed("ibv_query_pkey", consequence))
     }
@@ -322,22 +311,6 @@ impl DeviceContext {
         &*self.provider
     }
 
-    pub(crate) fn handle(&self) -> ContextHandle {
-        self.opened.handle
-    }
-
-    pub(crate) fn opened(&self) -> &OpenedContext {
-        &self.opened
-    }
-
-    pub(crate) fn name(&self) -> &str {
-        &self.name
-    }
-
-    pub(crate) fn attributes(&self) -> &DeviceAttributes {
-        &self.attributes
-    }
-
     /// Returns the descriptor that is readable when an asynchronous event waits.
     pub(crate) fn async_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the context owns the descriptor and closes it with itself, which is
@@ -348,7 +321,7 @@ impl DeviceContext {
     /// Takes one asynchronous event, acknowledged already.
     pub(crate) fn next_event(&self) -> Result<Option<RawEvent>, VerbsError> {
         // SAFETY: the context is open.
-        let taken = unsafe { self.provider.async_event(self.handle()) };
+        let taken = unsafe { self.provider.async_event(self.opened.handle) };
         let consequence = "changes of ports and queues are no longer told";
         taken.map_err(self.failed("ibv_get_async_event", consequence))
     }

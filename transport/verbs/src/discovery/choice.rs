@@ -4,18 +4,10 @@
 use std::net::IpAddr;
 use std::{fmt, io};
 
-use super::{
-    DeviceInfo, DeviceKind, GidInfo, Inventory, PortInfo,
-    local_address::{LocalAddress, address_towards, local_addresses},
-};
+use super::local_address::{LocalAddress, address_towards, local_addresses};
+use super::{DeviceInfo, DeviceKind, GidInfo, Inventory, PortInfo};
 use crate::{
-    abi::{
-        gid::{Gid, GidEntry, GidScope, GidType},
-        partition::PartitionKey,
-        port::{LinkLayer, Mtu},
-    },
-    device::guid::Guid,
-    error::VerbsError,
+    Gid, GidEntry, GidScope, GidType, LinkLayer, Mtu, PartitionKey, VerbsError, device::guid::Guid,
 };
 
 /// The wish by which a device is chosen.
@@ -172,22 +164,17 @@ impl Inventory {
         // A peer at a link-local address is on the same link.
         let routed = from.filter(|_| preferred.map(Gid::scope) != Some(GidScope::LinkLocal));
         let below = self.sysfs.below(netdev);
-        let partition_key = std::iter::once(netdev)
-            .chain(below.iter().map(String::as_str))
-            .find_map(|interface| self.sysfs.partition_key(interface));
+        let interfaces = || std::iter::once(netdev).chain(below.iter().map(String::as_str));
+        let partition_key = interfaces().find_map(|one| self.sysfs.partition_key(one));
         let mut inactive = None;
         let mut confined = None;
-        for interface in std::iter::once(netdev).chain(below.iter().map(String::as_str)) {
+        for interface in interfaces() {
             let mut found = self.candidates_on(interface);
             found.sort_by_key(|one| {
-                let exact = preferred == Some(one.gid.entry.gid);
-                let hardware = one.device.kind == DeviceKind::Hardware;
-                (
-                    !exact,
-                    !hardware,
-                    one.gid.entry.preference(),
-                    one.gid.entry.index,
-                )
+                let is_other = preferred != Some(one.gid.entry.gid);
+                let is_soft = one.device.kind != DeviceKind::Hardware;
+                let entry = &one.gid.entry;
+                (is_other, is_soft, entry.preference(), entry.index)
             });
             let active = found.iter().find(|one| one.port.is_active());
             inactive = inactive.or(found.first().copied());
@@ -198,14 +185,13 @@ impl Inventory {
                 continue;
             }
             if let Some(one) = active {
-                let stands = if interface == netdev {
-                    String::new()
-                } else {
-                    format!(", which stands on {interface}")
-                };
+                let choice = one.choice(match interface == netdev {
+                    true => why.to_owned(),
+                    false => format!("{why}, which stands on {interface}"),
+                });
                 return Ok(Choice {
                     partition_key,
-                    ..one.choice(format!("{why}{stands}"))
+                    ..choice
                 });
             }
         }
@@ -219,11 +205,7 @@ impl Inventory {
             });
         }
         if let Some(one) = inactive {
-            return Err(VerbsError::PortNotActive {
-                device: one.device.name.clone(),
-                port: one.port.number,
-                state: one.port.attributes.state,
-            });
+            return Err(not_active(one.device, one.port));
         }
         // A port may belong there and have no GID that serves, or not be usable at all.
         let named = |name: &String| name == netdev || below.contains(name);
@@ -269,64 +251,44 @@ impl Inventory {
         gid_index: Option<u32>,
     ) -> Result<Choice, VerbsError> {
         let guid = Guid::of_name(name);
-        let device = self.devices.iter().find(|device| match &guid {
+        let is_meant = |device: &&DeviceInfo| match &guid {
             Some(guid) => device.guid == guid.0,
             None => device.name == name,
-        });
-        let Some(device) = device else {
-            return Err(VerbsError::NoSuchDevice {
-                name: name.to_owned(),
-                present: match guid {
-                    Some(_) => {
-                        let each = self.devices.iter();
-                        each.map(|one| format!("{} with guid:{}", one.name, Guid(one.guid)))
-                            .collect()
-                    }
-                    None => self.devices.iter().map(|one| one.name.clone()).collect(),
-                },
-            });
         };
+        let named = |device: &DeviceInfo| match guid {
+            Some(_) => format!("{} with guid:{}", device.name, Guid(device.guid)),
+            None => device.name.clone(),
+        };
+        let device = self.devices.iter().find(is_meant);
+        let device = device.ok_or_else(|| VerbsError::NoSuchDevice {
+            name: name.to_owned(),
+            present: self.devices.iter().map(named).collect(),
+        })?;
         if let Err(obstacle) = &device.details {
             return Err(obstacle.error());
         }
-        let count = device.ports().count() as u8;
-        let found = match port {
-            Some(number) => device.ports().find(|port| port.number == number),
-            // If no port is active, the first port is taken, so that the error is about a port.
-            None => device
-                .ports()
-                .find(|port| port.is_active())
-                .or(device.ports().next()),
-        };
-        let Some(found) = found else {
-            return Err(VerbsError::NoSuchPort {
-                device: device.name.clone(),
-                port: port.unwrap_or(1),
-                ports: count,
-            });
-        };
+        let is_found =
+            |one: &&PortInfo| port.map_or(one.is_active(), |number| one.number == number);
+        // If no port is active, the first port is taken, so that the error is about a port.
+        let first = device.ports().next().filter(|_| port.is_none());
+        let found = device.ports().find(is_found).or(first);
+        let found = found.ok_or_else(|| VerbsError::NoSuchPort {
+            device: device.name.clone(),
+            port: port.unwrap_or(1),
+            ports: device.ports().count() as u8,
+        })?;
         if !found.is_active() {
-            return Err(VerbsError::PortNotActive {
-                device: device.name.clone(),
-                port: found.number,
-                state: found.attributes.state,
-            });
+            return Err(not_active(device, found));
         }
-        let usable = found
-            .gids
-            .iter()
-            .filter(|gid| gid.entry.preference().is_some());
-        let gid = match gid_index {
-            Some(index) => usable.into_iter().find(|gid| gid.entry.index == index),
-            None => usable.min_by_key(|gid| (gid.entry.preference(), gid.entry.index)),
-        };
+        let usable = found.gids.iter().filter(|gid| {
+            let is_meant = gid_index.is_none_or(|index| gid.entry.index == index);
+            is_meant && gid.entry.preference().is_some()
+        });
+        let gid = usable.min_by_key(|gid| (gid.entry.preference(), gid.entry.index));
         match (gid, gid_index) {
             (Some(gid), _) => {
-                let one = Candidate {
-                    device,
-                    port: found,
-                    gid,
-                };
+                let port = found;
+                let one = Candidate { device, port, gid };
                 Ok(one.choice(format!("{name} was asked for")))
             }
             (None, Some(index)) => Err(VerbsError::NoSuchGid {
@@ -408,6 +370,14 @@ impl Candidate<'_> {
             mtu: self.port.attributes.active_mtu,
             reason,
         }
+    }
+}
+
+fn not_active(device: &DeviceInfo, port: &PortInfo) -> VerbsError {
+    VerbsError::PortNotActive {
+        device: device.name.clone(),
+        port: port.number,
+        state: port.attributes.state,
     }
 }
 

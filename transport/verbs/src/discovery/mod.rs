@@ -13,14 +13,10 @@ mod sysfs;
 use std::fmt;
 use std::sync::Arc;
 
-use super::{
-    abi::{
-        gid::GidEntry,
-        port::{PortAttributes, PortState},
-    },
-    device::{Device, guid::Guid},
-    error::VerbsError,
-    provider::{AtomicSupport, DeviceAttributes, Provider, Transport},
+use crate::provider::{Provider, Transport};
+use crate::{
+    AtomicSupport, Device, DeviceAttributes, GidEntry, PortAttributes, PortState, VerbsError,
+    device::guid::Guid,
 };
 
 pub use choice::{Choice, Wish};

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::abi::partition::PartitionKey;
+use crate::PartitionKey;
 
 /// The kernel's files, at their usual place or at a test's.
 #[derive(Clone, Debug)]

@@ -5,8 +5,7 @@ use std::fmt;
 
 use rustix::io::Errno;
 
-use super::VerbsError;
-use crate::{abi::partition::PartitionKey, locked_memory::LockedMemory};
+use crate::{LockedMemory, PartitionKey, VerbsError};
 
 impl VerbsError {
     /// Refuses a setting outside its range.

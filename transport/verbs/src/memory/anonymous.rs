@@ -6,7 +6,7 @@ use std::ptr::{self, NonNull};
 use ibex_base::fork;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-use super::region::DeviceMemory;
+use crate::DeviceMemory;
 
 /// Private memory of this process, to be registered: zeroed, beginning at a page, and unmapped
 /// when it is dropped.

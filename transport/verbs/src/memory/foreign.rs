@@ -1,47 +1,29 @@
 //! Registered memory that has no address in this process: a dma-buf of another driver, such as a
 //! graphics card's, and memory of the RDMA device itself.
 //!
-//! Requests name pieces of it like pieces of a [`MemoryRegion`](crate::MemoryRegion), and peers reach
-//! it by its key. The processor reads and writes it, if at all, by calls.
+//! Requests name pieces of it like pieces of a [`MemoryRegion`] of this process, and peers reach it by
+//! its key. The processor reads and writes it, if at all, by calls.
 
 use std::any::Any;
-use std::fmt;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use ibex_base::fork;
 use rustix::io::Errno;
 
-use super::{
-    protection_domain::ProtectionDomain,
-    region::{RegionAccess, RegionRegistration},
-    scatter_entry::{ScatterEntry, TargetEntry},
-};
+use crate::provider::{BufferHandle, RegisteredRegion};
 use crate::{
-    abi::{Sge, remote_address::RemoteAddress},
-    device::{Device, DeviceContext, requested_size::RequestedSize},
-    error::VerbsError,
-    locked_memory::LockedMemory,
-    provider::{BufferHandle, RegisteredRegion},
+    Device, LockedMemory, MemoryRegion, ProtectionDomain, RegionAccess, VerbsError,
+    device::DeviceContext, device::requested_size::RequestedSize,
 };
 
 /// Registered memory without an address in this process.
-pub struct ForeignRegion {
-    registration: Arc<RegionRegistration>,
-    /// The address that requests have for the first byte.
-    start: u64,
-    bytes: usize,
-    keys: (u32, u32),
-    access: RegionAccess,
-    /// The memory, which goes after its registration.
-    _kept: Arc<dyn Any + Send + Sync>,
-}
+pub type ForeignRegion = MemoryRegion<ForeignMemory>;
 
-impl fmt::Debug for ForeignRegion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ForeignRegion of {} bytes", self.bytes)
-    }
+/// Memory without an address in this process, which goes after its registration.
+#[derive(Debug)]
+pub struct ForeignMemory {
+    _kept: Arc<dyn Any + Send + Sync>,
 }
 
 impl ForeignRegion {
@@ -59,7 +41,7 @@ impl ForeignRegion {
         access: RegionAccess,
     ) -> Result<Self, VerbsError> {
         let bytes = length("the range of a dma-buf", &range)?;
-        let inner = domain.inner();
+        let inner = &domain.inner;
         // SAFETY: the domain is alive.
         let registered = unsafe {
             let provider = inner.context.provider();
@@ -75,7 +57,7 @@ impl ForeignRegion {
                 instead,
             )
         })?;
-        Self::new(
+        Self::of(
             domain,
             registered,
             range.start,
@@ -85,7 +67,7 @@ impl ForeignRegion {
         )
     }
 
-    fn new(
+    fn of(
         domain: &ProtectionDomain,
         registered: RegisteredRegion,
         start: u64,
@@ -93,99 +75,16 @@ impl ForeignRegion {
         access: RegionAccess,
         kept: Arc<dyn Any + Send + Sync>,
     ) -> Result<Self, VerbsError> {
-        let domain = domain.inner();
-        let (registration, is_noted) = RegionRegistration::new(registered.handle, domain, 0..0);
-        let region = Self {
-            registration,
+        let memory = ForeignMemory { _kept: kept };
+        Self::new(
+            &domain.inner,
+            registered,
+            memory,
+            access,
             start,
             bytes,
-            keys: (registered.lkey, registered.rkey),
-            access,
-            _kept: kept,
-        };
-        match is_noted {
-            true => Ok(region),
-            false => Err(VerbsError::Closed {
-                device: domain.context.name().to_owned(),
-            }),
-        }
-    }
-
-    /// Returns the region's length.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    /// Returns whether the device still knows the region.
-    #[must_use]
-    pub fn is_registered(&self) -> bool {
-        self.registration.is_held()
-    }
-
-    /// Runs `act` with the domain and the provider's region, while the device knows the region;
-    /// `None` if it no longer does.
-    #[cfg(feature = "rdma-sys")]
-    pub(crate) fn while_registered<T>(
-        &self,
-        act: impl FnOnce(&super::protection_domain::Domain, *mut std::ffi::c_void) -> T,
-    ) -> Option<T> {
-        self.registration
-            .while_held(|held| act(&held.domain, held.handle.as_ptr()))
-    }
-
-    /// Returns a piece of the region, to post.
-    ///
-    /// # Panics
-    /// If the range leaves the region, or is longer than 4 GiB.
-    #[must_use]
-    pub fn entry(&self, range: Range<usize>) -> ScatterEntry<'_> {
-        assert!(
-            range.start <= range.end && range.end <= self.bytes,
-            "{range:?} leaves a region of {} bytes",
-            self.bytes
-        );
-        ScatterEntry::registered(Sge {
-            addr: self.start + range.start as u64,
-            length: u32::try_from(range.len()).expect("a piece below 4 GiB"),
-            lkey: self.keys.0,
-        })
-    }
-
-    /// Returns a piece of the region that the device may write.
-    ///
-    /// # Panics
-    /// Like [`entry`](Self::entry), and if the region was registered without
-    /// [`RegionAccess::RECEIVE`].
-    #[must_use]
-    pub fn target(&self, range: Range<usize>) -> TargetEntry<'_> {
-        assert!(
-            self.access.contains(RegionAccess::RECEIVE),
-            "the device may not write to this region: register it with `RegionAccess::RECEIVE`"
-        );
-        TargetEntry(self.entry(range))
-    }
-
-    /// Returns the address at which a peer finds the byte at `offset`, to be sent to it.
-    ///
-    /// # Panics
-    /// If the region has no such byte.
-    #[must_use]
-    pub fn remote(&self, offset: usize) -> RemoteAddress {
-        assert!(offset < self.bytes, "byte {offset} of {}", self.bytes);
-        RemoteAddress {
-            address: self.start + offset as u64,
-            rkey: self.keys.1,
-        }
-    }
-}
-
-impl Drop for ForeignRegion {
-    fn drop(&mut self) {
-        if !fork::is_child() {
-            // If it cannot be ended, the kernel keeps the memory: this process has no address of it.
-            self.registration.end();
-        }
+            None,
+        )
     }
 }
 
@@ -193,14 +92,14 @@ impl Drop for ForeignRegion {
 /// which requests reach without the PCIe bus. Clones are the same memory.
 #[derive(Clone, Debug)]
 pub struct OnDeviceMemory {
-    buffer: Arc<DeviceBuffer>,
+    pub(crate) buffer: Arc<DeviceBuffer>,
 }
 
 #[derive(Debug)]
-struct DeviceBuffer {
-    handle: BufferHandle,
+pub(crate) struct DeviceBuffer {
+    pub(crate) handle: BufferHandle,
     bytes: usize,
-    context: Arc<DeviceContext>,
+    pub(crate) context: Arc<DeviceContext>,
 }
 
 impl OnDeviceMemory {
@@ -213,7 +112,7 @@ impl OnDeviceMemory {
     pub fn new(device: &Device, bytes: usize, align_log: u32) -> Result<Self, VerbsError> {
         const CALL: &str = "ibv_alloc_dm";
         let context = Arc::clone(device.context());
-        let limit = context.attributes().device_memory_bytes;
+        let limit = context.attributes.device_memory_bytes;
         let lacks = |errno| {
             let instead = "register memory of this process";
             context.lacks(CALL, errno, "memory of its own", instead)
@@ -227,13 +126,11 @@ impl OnDeviceMemory {
             limit,
             setting: "its length",
         })?;
+        let provider = context.provider();
         // SAFETY: the context is open.
-        let made = unsafe {
-            let provider = context.provider();
-            provider.create_buffer(context.handle(), bytes, align_log)
-        };
+        let made = unsafe { provider.create_buffer(context.opened.handle, bytes, align_log) };
         let handle = made.map_err(|errno| match errno {
-            Errno::NOMEM => VerbsError::creation(context.name(), CALL, LockedMemory::now(), errno),
+            Errno::NOMEM => VerbsError::creation(&context.name, CALL, LockedMemory::now(), errno),
             _ => lacks(errno),
         })?;
         Ok(Self {
@@ -251,16 +148,6 @@ impl OnDeviceMemory {
         self.buffer.bytes
     }
 
-    #[cfg(feature = "rdma-sys")]
-    pub(crate) fn handle(&self) -> BufferHandle {
-        self.buffer.handle
-    }
-
-    #[cfg(feature = "rdma-sys")]
-    pub(crate) fn context(&self) -> &DeviceContext {
-        &self.buffer.context
-    }
-
     /// Writes bytes of this process to the device's memory. Which of several bytes a request sees
     /// that reads them meanwhile is open.
     ///
@@ -271,14 +158,10 @@ impl OnDeviceMemory {
     /// If they leave the memory.
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), VerbsError> {
         self.check(offset, from.len());
-        let DeviceBuffer {
-            handle, context, ..
-        } = &*self.buffer;
+        let (handle, context) = (self.buffer.handle, &self.buffer.context);
+        let provider = context.provider();
         // SAFETY: the buffer is alive, and the bytes are within it.
-        let written = unsafe {
-            let provider = context.provider();
-            provider.write_buffer(*handle, offset as u64, from)
-        };
+        let written = unsafe { provider.write_buffer(handle, offset as u64, from) };
         written.map_err(context.failed("ibv_memcpy_to_dm", "nothing is certain of it"))
     }
 
@@ -291,14 +174,10 @@ impl OnDeviceMemory {
     /// If they leave the memory.
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), VerbsError> {
         self.check(offset, into.len());
-        let DeviceBuffer {
-            handle, context, ..
-        } = &*self.buffer;
+        let (handle, context) = (self.buffer.handle, &self.buffer.context);
+        let provider = context.provider();
         // SAFETY: the buffer is alive, and the bytes are within it.
-        let read = unsafe {
-            let provider = context.provider();
-            provider.read_buffer(*handle, offset as u64, into)
-        };
+        let read = unsafe { provider.read_buffer(handle, offset as u64, into) };
         read.map_err(context.failed("ibv_memcpy_from_dm", "no byte is certain"))
     }
 
@@ -318,15 +197,13 @@ impl OnDeviceMemory {
         let wide = range.start as u64..range.end as u64;
         let bytes = length("the range of a device's memory", &wide)?;
         self.check(range.start, bytes);
-        let inner = domain.inner();
-        let DeviceBuffer {
-            handle, context, ..
-        } = &*self.buffer;
+        let inner = &domain.inner;
+        let (handle, context) = (self.buffer.handle, &self.buffer.context);
         inner.context.check_same("device's memory", context)?;
         // SAFETY: domain and buffer are alive, and of one context.
         let registered = unsafe {
             let provider = context.provider();
-            provider.register_buffer(inner.handle, *handle, wide.start, bytes, access.bits())
+            provider.register_buffer(inner.handle, handle, wide.start, bytes, access.bits())
         };
         let registered = registered.map_err(|errno| {
             let instead = "register memory of this process";
@@ -337,14 +214,8 @@ impl OnDeviceMemory {
                 instead,
             )
         })?;
-        ForeignRegion::new(
-            domain,
-            registered,
-            0,
-            bytes,
-            access,
-            Arc::clone(&self.buffer) as _,
-        )
+        let kept = Arc::clone(&self.buffer) as _;
+        ForeignRegion::of(domain, registered, 0, bytes, access, kept)
     }
 
     fn check(&self, offset: usize, bytes: usize) {

@@ -7,9 +7,7 @@ use ibex_base::sync::lock;
 
 use super::region::RegionRegistration;
 use crate::{
-    device::{Device, DeviceContext},
-    error::{VerbsError, consequence},
-    provider::DomainHandle,
+    Device, VerbsError, device::DeviceContext, error::consequence, provider::DomainHandle,
 };
 
 /// A protection domain of an open device. Clones are the same domain.
@@ -17,7 +15,7 @@ use crate::{
 /// See [`ibv_alloc_pd(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_pd.3.html).
 #[derive(Clone, Debug)]
 pub struct ProtectionDomain {
-    inner: Arc<Domain>,
+    pub(crate) inner: Arc<Domain>,
 }
 
 /// The part of a domain that the objects made from it keep alive.
@@ -48,7 +46,7 @@ impl ProtectionDomain {
     pub fn with_ordering(device: &Device, relaxed: bool) -> Result<Self, VerbsError> {
         let context = Arc::clone(device.context());
         // SAFETY: the context is open.
-        let made = unsafe { context.provider().create_domain(context.handle()) };
+        let made = unsafe { context.provider().create_domain(context.opened.handle) };
         let handle = made.map_err(|errno| {
             let otherwise = "nothing can be made on this device";
             context.failed("ibv_alloc_pd", consequence(errno, otherwise))(errno)
@@ -75,10 +73,6 @@ impl ProtectionDomain {
                 registration.end();
             }
         }
-    }
-
-    pub(crate) fn inner(&self) -> &Arc<Domain> {
-        &self.inner
     }
 }
 

@@ -26,15 +26,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use ibex_base::{fork, sync::lock, turn};
 use rustix::io::Errno;
 
-use super::protection_domain::{Domain, ProtectionDomain};
-use super::scatter_entry::{ScatterEntry, TargetEntry};
-use crate::{
-    abi::{Sge, access_flags, remote_address::RemoteAddress},
-    device::{DeviceContext, new_tag},
-    error::VerbsError,
-    locked_memory::LockedMemory,
-    provider::RegionHandle,
-};
+use super::protection_domain::Domain;
+use crate::abi::{Sge, access_flags};
+use crate::device::{DeviceContext, new_tag};
+use crate::provider::{RegionHandle, RegisteredRegion};
+use crate::{LockedMemory, ProtectionDomain, RemoteAddress, ScatterEntry, TargetEntry, VerbsError};
 
 /// Memory that can be registered.
 ///
@@ -109,7 +105,7 @@ impl RegionAccess {
 
     /// Refuses rights that the device does not have.
     fn check(self, context: &DeviceContext) -> Result<(), VerbsError> {
-        match self.contains(Self::ON_DEMAND) && !context.attributes().on_demand_paging {
+        match self.contains(Self::ON_DEMAND) && !context.attributes.on_demand_paging {
             false => Ok(()),
             true => Err(context.lacks(
                 "ibv_reg_mr",
@@ -129,14 +125,17 @@ impl RegionAccess {
 
 /// Memory that is registered.
 #[derive(Debug)]
-pub struct MemoryRegion<M: DeviceMemory> {
-    pub(super) memory: ManuallyDrop<M>,
+pub struct MemoryRegion<M> {
+    memory: ManuallyDrop<M>,
     pub(crate) registration: Arc<RegionRegistration>,
-    pub(super) base: NonNull<u8>,
-    pub(super) bytes: usize,
-    pub(super) lkey: u32,
-    pub(super) rkey: u32,
-    pub(super) access: RegionAccess,
+    /// The address of the first byte in this process; dangling for memory without one.
+    base: NonNull<u8>,
+    /// The address that requests have for the first byte.
+    start: u64,
+    bytes: usize,
+    lkey: u32,
+    rkey: u32,
+    access: RegionAccess,
 }
 
 /// The device's knowledge of a region, until it is ended: by the region, or before that by the
@@ -168,9 +167,9 @@ pub(crate) struct LiveRegistration {
 }
 
 // SAFETY: `base` is an address of `memory`, which is Send; the rest is Send by itself.
-unsafe impl<M: DeviceMemory> Send for MemoryRegion<M> {}
+unsafe impl<M: Send> Send for MemoryRegion<M> {}
 // SAFETY: `&self` gives out addresses, keys and `&M`, and `M` is Sync.
-unsafe impl<M: DeviceMemory> Sync for MemoryRegion<M> {}
+unsafe impl<M: Sync> Sync for MemoryRegion<M> {}
 
 impl<M: DeviceMemory> MemoryRegion<M> {
     /// Registers memory: pins all of it. Takes long (faults in every page), so it is
@@ -184,7 +183,7 @@ impl<M: DeviceMemory> MemoryRegion<M> {
         memory: M,
         access: RegionAccess,
     ) -> Result<Self, VerbsError> {
-        let domain = domain.inner();
+        let domain = &domain.inner;
         let context = &domain.context;
         let (base, bytes) = (memory.base(), memory.bytes());
         access.check(context)?;
@@ -203,31 +202,10 @@ impl<M: DeviceMemory> MemoryRegion<M> {
         .map_err(|errno| {
             // SAFETY: `memory` lives, and is kept from children (`DeviceMemory`).
             unsafe { fork::keep_from_children(range.clone()) };
-            VerbsError::registration(context.name(), bytes as u64, LockedMemory::now(), errno)
+            VerbsError::registration(&context.name, bytes as u64, LockedMemory::now(), errno)
         })?;
-        let handle = registered.handle;
-        let (registration, is_noted) = RegionRegistration::new(handle, domain, range);
-        let region = Self {
-            memory: ManuallyDrop::new(memory),
-            registration,
-            base,
-            bytes,
-            lkey: registered.lkey,
-            rkey: registered.rkey,
-            access,
-        };
-        match is_noted {
-            true => Ok(region),
-            false => Err(VerbsError::Closed {
-                device: context.name().to_owned(),
-            }),
-        }
-    }
-
-    /// Returns whether the device still knows the region.
-    #[must_use]
-    pub fn is_registered(&self) -> bool {
-        self.registration.is_held()
+        let start = base.addr().get() as u64;
+        Self::new(domain, registered, memory, access, start, bytes, Some(base))
     }
 
     /// Ends the registration ahead of the drop. Returns whether the device is done with the memory: where
@@ -236,6 +214,60 @@ impl<M: DeviceMemory> MemoryRegion<M> {
     #[must_use]
     pub fn end(&self) -> bool {
         self.registration.end()
+    }
+
+    /// The memory itself.
+    #[inline]
+    #[must_use]
+    pub fn memory(&self) -> &M {
+        &self.memory
+    }
+
+    /// Returns the address of the region's first byte. Rule 2 of this module says how it may be
+    /// used.
+    #[inline]
+    #[must_use]
+    pub fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+}
+
+impl<M> MemoryRegion<M> {
+    /// Keeps a registration, of memory that has the address `base` in this process if it has one, and
+    /// `start` in requests.
+    pub(super) fn new(
+        domain: &Arc<Domain>,
+        registered: RegisteredRegion,
+        memory: M,
+        access: RegionAccess,
+        start: u64,
+        bytes: usize,
+        base: Option<NonNull<u8>>,
+    ) -> Result<Self, VerbsError> {
+        let range = base.map_or(0..0, |base| base.addr().get()..base.addr().get() + bytes);
+        let (registration, is_noted) = RegionRegistration::new(registered.handle, domain, range);
+        let region = Self {
+            memory: ManuallyDrop::new(memory),
+            registration,
+            base: base.unwrap_or(NonNull::dangling()),
+            start,
+            bytes,
+            lkey: registered.lkey,
+            rkey: registered.rkey,
+            access,
+        };
+        match is_noted {
+            true => Ok(region),
+            false => Err(VerbsError::Closed {
+                device: domain.context.name.to_owned(),
+            }),
+        }
+    }
+
+    /// Returns whether the device still knows the region.
+    #[must_use]
+    pub fn is_registered(&self) -> bool {
+        self.registration.is_held()
     }
 
     /// Runs `act` with the domain and the provider's region, while the device knows the region;
@@ -248,26 +280,11 @@ impl<M: DeviceMemory> MemoryRegion<M> {
             .while_held(|held| act(&held.domain, held.handle.as_ptr()))
     }
 
-    /// The memory itself.
-    #[inline]
-    #[must_use]
-    pub fn memory(&self) -> &M {
-        &self.memory
-    }
-
     /// Returns the region's length.
     #[inline]
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
-    }
-
-    /// Returns the address of the region's first byte. Rule 2 of this module says how it may be
-    /// used.
-    #[inline]
-    #[must_use]
-    pub fn base(&self) -> NonNull<u8> {
-        self.base
     }
 
     /// Returns the address at which a peer finds the byte at `offset`, to be sent to it together
@@ -280,7 +297,7 @@ impl<M: DeviceMemory> MemoryRegion<M> {
     pub fn remote(&self, offset: usize) -> RemoteAddress {
         assert!(offset < self.bytes, "byte {offset} of {}", self.bytes);
         RemoteAddress {
-            address: (self.base.as_ptr().addr() + offset) as u64,
+            address: self.start + offset as u64,
             rkey: self.rkey,
         }
     }
@@ -320,14 +337,14 @@ impl<M: DeviceMemory> MemoryRegion<M> {
         );
         let length = u32::try_from(range.end - range.start).expect("a piece below 4 GiB");
         ScatterEntry::registered(Sge {
-            addr: (self.base.as_ptr().addr() + range.start) as u64,
+            addr: self.start + range.start as u64,
             length,
             lkey: self.lkey,
         })
     }
 }
 
-impl<M: DeviceMemory> Drop for MemoryRegion<M> {
+impl<M> Drop for MemoryRegion<M> {
     fn drop(&mut self) {
         if fork::is_child() {
             return;

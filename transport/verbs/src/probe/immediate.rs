@@ -1,20 +1,11 @@
 //! The self-test for immediate data: a queue pair writes to itself, and is to be notified of it.
 
 use std::sync::atomic::Ordering;
-use std::thread;
-use std::time::Instant;
 
-use super::polling::{PATIENCE, ProbeFailure, TestQueue, post_send};
+use super::polling::{TestQueue, post_send};
 use crate::{
-    abi::{
-        completion_polling::CompletionPolling,
-        work_id::{Operation, WorkId},
-    },
-    completion::work_completion::{CompletionKind, WorkCompletion},
-    device::Device,
-    error::VerbsError,
-    memory::{protection_domain::ProtectionDomain, region::RegionAccess},
-    queue_pair::{endpoint::LocalPort, work_request::SendRequest},
+    CompletionKind, CompletionPolling, Device, LocalPort, Operation, ProbeFailure,
+    ProtectionDomain, RegionAccess, SendRequest, VerbsError, WorkId,
 };
 
 /// The word of the test write, and its length.
@@ -46,23 +37,16 @@ pub fn carries_immediate(
     let id = WorkId::new(Operation::Write, 0, 0);
     let write = SendRequest::write(id, &entries, test.region.remote(TO));
     post_send(&mut test.pair, &write.with_immediate(WORD).signaled())?;
-    let (mut is_done, mut is_notified) = (false, false);
-    let deadline = Instant::now() + PATIENCE;
-    let mut room = [WorkCompletion::EMPTY; 4];
-    while !(is_done && is_notified) {
-        for completion in test.queue.poll(&mut room)? {
-            let Ok(done) = completion.outcome() else {
-                return Err(ProbeFailure::wrong("such a write failed"));
-            };
-            match done.kind {
-                CompletionKind::ReceiveWrite => is_notified = done.immediate == Some(WORD),
-                _ => is_done = true,
-            }
-        }
-        if Instant::now() > deadline {
-            return Err(ProbeFailure::wrong("nobody was told of such a write"));
-        }
-        thread::yield_now();
+    let mut is_notified = false;
+    let silence = "nobody was told of such a write";
+    for completion in test.completions(2, |_| silence.to_owned())? {
+        let Ok(done) = completion.outcome() else {
+            return Err(ProbeFailure::wrong("such a write failed"));
+        };
+        is_notified |= done.kind == CompletionKind::ReceiveWrite && done.immediate == Some(WORD);
+    }
+    if !is_notified {
+        return Err(ProbeFailure::wrong(silence));
     }
     match test.byte(TO + BYTES - 1).load(Ordering::Relaxed) {
         7 => Ok(()),

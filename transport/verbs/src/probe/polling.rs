@@ -11,24 +11,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::{
-    abi::{
-        completion_polling::CompletionPolling,
-        work_id::{Operation, WorkId},
-    },
-    completion::{queue::CompletionQueue, work_completion::WorkCompletion},
-    device::Device,
-    error::VerbsError,
-    memory::{
-        anonymous::AnonymousMemory,
-        protection_domain::ProtectionDomain,
-        region::{MemoryRegion, RegionAccess},
-    },
-    queue_pair::{
-        QueuePair, QueuePairBuilder,
-        connection::ConnectionSettings,
-        endpoint::{FirstSequence, LocalPort},
-        work_request::{ReceiveRequest, SendRequest},
-    },
+    AnonymousMemory, CompletionPolling, CompletionQueue, ConnectionSettings, Device, FirstSequence,
+    LocalPort, MemoryRegion, Operation, ProtectionDomain, QueuePair, QueuePairBuilder,
+    ReceiveRequest, RegionAccess, SendRequest, VerbsError, WorkCompletion, WorkId,
 };
 
 /// The choice of a way of polling, with its reason.
@@ -60,7 +45,7 @@ const ROUNDS: u32 = 3;
 const EMPTY_POLLS: usize = 4;
 /// A device sends to itself within microseconds; one that takes longer has its queue pair
 /// elsewhere or broken.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(1);
 
 impl PollingChoice {
     /// Decides for queues of a device, by the self-test if nothing else decides.
@@ -100,11 +85,9 @@ impl PollingChoice {
                 continue;
             }
             match test(times) {
-                Ok(()) if why.is_empty() => {
-                    return chosen(polling, times, "it passed the self-test");
-                }
                 Ok(()) => {
-                    why.push("this passed the self-test".to_owned());
+                    let it = if why.is_empty() { "it" } else { "this" };
+                    why.push(format!("{it} passed the self-test"));
                     return chosen(polling, times, &why.join("; "));
                 }
                 Err(reason) => {
@@ -243,35 +226,42 @@ impl TestQueue {
         Ok(())
     }
 
-    /// Drains the queue until all completions are there, and checks that it is empty then.
+    /// Checks that the queue shows all completions of a round, and nothing else.
     fn check(&mut self, round: u32) -> Result<(), ProbeFailure> {
-        let deadline = Instant::now() + PATIENCE;
         let wanted = 2 * MESSAGES as usize;
-        let (mut seen, mut empty_polls) = (Vec::new(), 0);
-        let mut room = [WorkCompletion::EMPTY; 4];
-        while seen.len() < wanted || empty_polls < EMPTY_POLLS {
-            let found = self.queue.poll(&mut room)?;
-            if found.is_empty() {
-                empty_polls += usize::from(seen.len() == wanted);
-                if Instant::now() > deadline {
-                    let count = seen.len();
-                    return Err(ProbeFailure::wrong(format!(
-                        "{count} of {wanted} completions came"
-                    )));
-                }
-                thread::yield_now();
-            }
-            for completion in found {
-                let id = completion.id();
-                if !self.is_expected(completion, round) || seen.contains(&id) {
-                    return Err(ProbeFailure::wrong("it showed a completion of no request"));
-                }
-                seen.push(id);
-            }
+        let late = |count| format!("{count} of {wanted} completions came");
+        let mut seen = self.completions(wanted, late)?;
+        for _ in 0..EMPTY_POLLS {
+            seen.extend(self.queue.poll(&mut [WorkCompletion::EMPTY; 4])?);
+        }
+        let mut ids: Vec<_> = seen.iter().map(|one| one.id().to_raw()).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        let are_expected = seen.iter().all(|one| self.is_expected(one, round));
+        if !are_expected || seen.len() != wanted || ids.len() != wanted {
+            return Err(ProbeFailure::wrong("it showed a completion of no request"));
         }
         self.pair.retire_sends(MESSAGES);
         self.pair.receive_queue().expect("its own").retire(MESSAGES);
         Ok(())
+    }
+
+    /// Waits for this many completions at least; `late` tells of a number that is too small.
+    pub(crate) fn completions(
+        &mut self,
+        wanted: usize,
+        late: impl FnOnce(usize) -> String,
+    ) -> Result<Vec<WorkCompletion>, ProbeFailure> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut seen = Vec::new();
+        while seen.len() < wanted {
+            if Instant::now() > deadline {
+                return Err(ProbeFailure::wrong(late(seen.len())));
+            }
+            seen.extend(self.queue.poll(&mut [WorkCompletion::EMPTY; 4])?);
+            thread::yield_now();
+        }
+        Ok(seen)
     }
 
     fn is_expected(&self, completion: &WorkCompletion, round: u32) -> bool {

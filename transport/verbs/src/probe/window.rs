@@ -2,26 +2,12 @@
 //! the window is invalidated.
 
 use std::sync::atomic::Ordering;
-use std::thread;
-use std::time::Instant;
 
-use super::polling::{PATIENCE, ProbeFailure, TestQueue};
+use super::polling::TestQueue;
 use crate::{
-    abi::{
-        completion_polling::CompletionPolling,
-        remote_address::RemoteAddress,
-        work_id::{Operation, WorkId},
-    },
-    completion::work_completion::WorkCompletion,
-    device::Device,
-    error::VerbsError,
-    memory::{protection_domain::ProtectionDomain, region::RegionAccess},
-    provider::WindowKind,
-    queue_pair::{
-        endpoint::LocalPort,
-        memory_window::{BindRequest, MemoryWindow, WindowError},
-        read::ReadRequest,
-    },
+    BindRequest, CompletionPolling, Device, LocalPort, MemoryWindow, Operation, ProbeFailure,
+    ProtectionDomain, ReadRequest, RegionAccess, RemoteAddress, VerbsError, WindowError,
+    WindowKind, WorkId,
 };
 
 /// The length of the window, and of the read.
@@ -98,19 +84,11 @@ fn succeed(
     window: &mut MemoryWindow,
     count: usize,
 ) -> Result<bool, ProbeFailure> {
-    let (mut seen, mut all) = (0, true);
-    let deadline = Instant::now() + PATIENCE;
-    let mut room = [WorkCompletion::EMPTY; 4];
-    while seen < count {
-        for completion in test.queue.poll(&mut room)? {
-            seen += 1;
-            all &= window.take(completion).is_ok() && completion.outcome().is_ok();
-        }
-        if Instant::now() > deadline {
-            return Err(ProbeFailure::wrong("a completion of a window did not come"));
-        }
-        thread::yield_now();
-    }
+    let late = |_| "a completion of a window did not come".to_owned();
+    let seen = test.completions(count, late)?;
+    let all = seen.iter().fold(true, |all, one| {
+        all & window.take(one).is_ok() & one.outcome().is_ok()
+    });
     test.pair.retire_sends(count as u32);
     Ok(all)
 }

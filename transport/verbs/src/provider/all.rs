@@ -5,7 +5,7 @@
 use std::os::fd::{BorrowedFd, RawFd};
 
 #[cfg(feature = "all")]
-use rustix::io::Errno;
+use rustix::io;
 
 #[cfg(feature = "all")]
 use super::{
@@ -27,11 +27,11 @@ pub trait AllProvider {
         &self,
         domain: DomainHandle,
         vector: &AddressVector,
-    ) -> Result<AddressObject, Errno>;
+    ) -> io::Result<AddressObject>;
     /// [`ibv_attach_mcast(3)`](https://man7.org/linux/man-pages/man3/ibv_attach_mcast.3.html).
-    unsafe fn attach_multicast(&self, pair: PairHandle, group: Gid, lid: u16) -> Result<(), Errno>;
+    unsafe fn attach_multicast(&self, pair: PairHandle, group: Gid, lid: u16) -> io::Result<()>;
     /// `ibv_detach_mcast`.
-    unsafe fn detach_multicast(&self, pair: PairHandle, group: Gid, lid: u16) -> Result<(), Errno>;
+    unsafe fn detach_multicast(&self, pair: PairHandle, group: Gid, lid: u16) -> io::Result<()>;
 
     /// `ibv_reg_dmabuf_mr`, on the page of
     /// [`ibv_reg_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html). The region's
@@ -43,7 +43,7 @@ pub trait AllProvider {
         offset: u64,
         bytes: usize,
         access: u32,
-    ) -> Result<RegisteredRegion, Errno>;
+    ) -> io::Result<RegisteredRegion>;
     /// [`ibv_alloc_dm(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_dm.3.html), aligned to
     /// this power of two.
     unsafe fn create_buffer(
@@ -51,21 +51,17 @@ pub trait AllProvider {
         context: ContextHandle,
         bytes: usize,
         align_log: u32,
-    ) -> Result<BufferHandle, Errno>;
+    ) -> io::Result<BufferHandle>;
     /// `ibv_memcpy_to_dm`. The bytes are within the buffer.
-    unsafe fn write_buffer(
-        &self,
-        buffer: BufferHandle,
-        offset: u64,
-        from: &[u8],
-    ) -> Result<(), Errno>;
+    unsafe fn write_buffer(&self, buffer: BufferHandle, offset: u64, from: &[u8])
+    -> io::Result<()>;
     /// `ibv_memcpy_from_dm`. The bytes are within the buffer.
     unsafe fn read_buffer(
         &self,
         buffer: BufferHandle,
         offset: u64,
         into: &mut [u8],
-    ) -> Result<(), Errno>;
+    ) -> io::Result<()>;
     /// `ibv_reg_dm_mr`. The region's addresses begin at 0.
     unsafe fn register_buffer(
         &self,
@@ -74,7 +70,7 @@ pub trait AllProvider {
         offset: u64,
         bytes: usize,
         access: u32,
-    ) -> Result<RegisteredRegion, Errno>;
+    ) -> io::Result<RegisteredRegion>;
 
     /// [`ibv_open_xrcd(3)`](https://man7.org/linux/man-pages/man3/ibv_open_xrcd.3.html): the domain of
     /// a file, or one without a file. `flags` are `O_CREAT` and `O_EXCL`.
@@ -83,21 +79,21 @@ pub trait AllProvider {
         context: ContextHandle,
         file: Option<RawFd>,
         flags: i32,
-    ) -> Result<XrcDomainHandle, Errno>;
+    ) -> io::Result<XrcDomainHandle>;
     /// [`ibv_create_qp_ex(3)`](https://man7.org/linux/man-pages/man3/ibv_create_qp_ex.3.html) of the
     /// type `IBV_QPT_XRC_RECV`; returns its number too.
     unsafe fn create_xrc_receiver(
         &self,
         context: ContextHandle,
         domain: XrcDomainHandle,
-    ) -> Result<(PairHandle, u32), Errno>;
+    ) -> io::Result<(PairHandle, u32)>;
     /// [`ibv_open_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_open_qp.3.html).
     unsafe fn open_xrc_receiver(
         &self,
         context: ContextHandle,
         domain: XrcDomainHandle,
         number: u32,
-    ) -> Result<PairHandle, Errno>;
+    ) -> io::Result<PairHandle>;
 }
 
 /// The calls behind the feature `all`; without it there are none. Only this crate can name the trait,

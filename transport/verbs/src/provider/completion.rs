@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::fmt;
 use std::ptr::NonNull;
 
-use super::{ChannelHandle, CompletionHandle};
+use super::{ChannelHandle, CompletionHandle, ContextHandle};
 use crate::abi::PollAttributes;
 
 /// `ibv_start_poll`.
@@ -62,6 +62,8 @@ impl fmt::Debug for BatchCalls {
 /// The description of a completion queue.
 #[derive(Clone, Copy, Debug)]
 pub struct CompletionInit {
+    /// The open device.
+    pub context: ContextHandle,
     /// Entries wanted.
     pub entries: u32,
     /// The channel that the queue wakes.

@@ -38,15 +38,13 @@ use std::fmt;
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
 
-use rustix::io::Errno;
+use rustix::io;
 
-use super::{
-    abi::{
-        BindInfo, RecvWr, SendWr, Wc, attribute_mask::AttributeMask, enumeration::enumeration,
-        fork_status::ForkStatus, gid::GidEntry, port::PortAttributes,
-        queue_pair_attributes::QueuePairAttributes, queue_pair_kind::QueuePairKind,
-    },
-    error::VerbsError,
+use crate::abi::{BindInfo, RecvWr, SendWr, Wc};
+use crate::{
+    ForkStatus, GidEntry, PortAttributes, QueuePairKind, VerbsError,
+    abi::attribute_mask::AttributeMask, abi::enumeration::enumeration,
+    abi::queue_pair_attributes::QueuePairAttributes,
 };
 
 pub use attributes::{AtomicSupport, DeviceAttributes};
@@ -279,6 +277,8 @@ pub struct QueriedPair {
 /// The description of a new queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct QueuePairInit {
+    /// The protection domain.
+    pub domain: DomainHandle,
     /// The kind of the queue pair.
     pub kind: QueuePairKind,
     /// The queue for completions of sends.
@@ -332,44 +332,39 @@ pub trait Provider: all::AllProvider + Send + Sync + fmt::Debug {
     /// the two calls failed.
     fn open(&self, name: &str) -> Result<OpenedContext, VerbsError>;
     /// Destroys an object, by its [verb](AnyHandle::end_verb). A window is unbound thereby.
-    unsafe fn destroy(&self, handle: AnyHandle) -> Result<(), Errno>;
+    unsafe fn destroy(&self, handle: AnyHandle) -> io::Result<()>;
     /// [`ibv_query_device(3)`](https://man7.org/linux/man-pages/man3/ibv_query_device.3.html).
-    unsafe fn query_device(&self, context: ContextHandle) -> Result<DeviceAttributes, Errno>;
+    unsafe fn query_device(&self, context: ContextHandle) -> io::Result<DeviceAttributes>;
     /// [`ibv_query_port(3)`](https://man7.org/linux/man-pages/man3/ibv_query_port.3.html).
-    unsafe fn query_port(&self, context: ContextHandle, port: u8) -> Result<PortAttributes, Errno>;
+    unsafe fn query_port(&self, context: ContextHandle, port: u8) -> io::Result<PortAttributes>;
     /// `ibv_query_gid_ex`; `Ok(None)` for an empty slot of the table.
     unsafe fn query_gid(
         &self,
         context: ContextHandle,
         port: u8,
         index: u32,
-    ) -> Result<Option<GidEntry>, Errno>;
+    ) -> io::Result<Option<GidEntry>>;
     /// [`ibv_query_pkey(3)`](https://man7.org/linux/man-pages/man3/ibv_query_pkey.3.html).
-    unsafe fn query_pkey(&self, context: ContextHandle, port: u8, index: u16)
-    -> Result<u16, Errno>;
+    unsafe fn query_pkey(&self, context: ContextHandle, port: u8, index: u16) -> io::Result<u16>;
     /// `ibv_get_async_event` and its ack; `Ok(None)` when none waits.
-    unsafe fn async_event(&self, context: ContextHandle) -> Result<Option<RawEvent>, Errno>;
+    unsafe fn async_event(&self, context: ContextHandle) -> io::Result<Option<RawEvent>>;
 
     /// `ibv_create_qp`, signaling nothing by itself.
-    unsafe fn create_pair(
-        &self,
-        domain: DomainHandle,
-        init: &QueuePairInit,
-    ) -> Result<CreatedPair, Errno>;
+    unsafe fn create_pair(&self, init: &QueuePairInit) -> io::Result<CreatedPair>;
     /// [`ibv_modify_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html).
     unsafe fn modify_pair(
         &self,
         pair: PairHandle,
         attributes: &QueuePairAttributes,
         mask: AttributeMask,
-    ) -> Result<(), Errno>;
+    ) -> io::Result<()>;
     /// [`ibv_query_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_query_qp.3.html).
-    unsafe fn query_pair(&self, pair: PairHandle) -> Result<QueriedPair, Errno>;
+    unsafe fn query_pair(&self, pair: PairHandle) -> io::Result<QueriedPair>;
 
     // ---- Protection domains and memory -----------------------------------------------
 
     /// [`ibv_alloc_pd(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_pd.3.html).
-    unsafe fn create_domain(&self, context: ContextHandle) -> Result<DomainHandle, Errno>;
+    unsafe fn create_domain(&self, context: ContextHandle) -> io::Result<DomainHandle>;
     /// [`ibv_reg_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html). The range is
     /// mapped, and stays so until the region is destroyed.
     unsafe fn register(
@@ -378,7 +373,7 @@ pub trait Provider: all::AllProvider + Send + Sync + fmt::Debug {
         base: NonNull<u8>,
         bytes: usize,
         access: u32,
-    ) -> Result<RegisteredRegion, Errno>;
+    ) -> io::Result<RegisteredRegion>;
 
     /// [`ibv_alloc_mw(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_mw.3.html); returns the
     /// window's key too.
@@ -386,7 +381,7 @@ pub trait Provider: all::AllProvider + Send + Sync + fmt::Debug {
         &self,
         domain: DomainHandle,
         kind: WindowKind,
-    ) -> Result<(WindowHandle, u32), Errno>;
+    ) -> io::Result<(WindowHandle, u32)>;
     /// [`ibv_bind_mw(3)`](https://man7.org/linux/man-pages/man3/ibv_bind_mw.3.html), for a window of
     /// type 1; returns the key that it gets. The region in `info` exists, or is null.
     unsafe fn bind_window(
@@ -396,35 +391,27 @@ pub trait Provider: all::AllProvider + Send + Sync + fmt::Debug {
         wr_id: u64,
         flags: u32,
         info: &BindInfo,
-    ) -> Result<u32, Errno>;
+    ) -> io::Result<u32>;
     /// Notes the key that a window of type 2 has got, from which the driver knows its next one.
     unsafe fn set_window_key(&self, window: WindowHandle, key: u32);
 
     // ---- Completions -----------------------------------------------------------------
 
     /// `ibv_create_comp_channel`; returns its descriptor too.
-    unsafe fn create_channel(
-        &self,
-        context: ContextHandle,
-    ) -> Result<(ChannelHandle, RawFd), Errno>;
+    unsafe fn create_channel(&self, context: ContextHandle) -> io::Result<(ChannelHandle, RawFd)>;
     /// `ibv_get_cq_event`; returns the tag of the queue, or `None` without an event. The caller has to
     /// acknowledge it.
-    unsafe fn channel_event(&self, channel: ChannelHandle) -> Result<Option<u64>, Errno>;
+    unsafe fn channel_event(&self, channel: ChannelHandle) -> io::Result<Option<u64>>;
     /// `ibv_create_cq` on a completion vector; returns the size of the queue.
     unsafe fn create_completion_queue(
         &self,
-        context: ContextHandle,
         init: &CompletionInit,
-    ) -> Result<(CompletionHandle, u32), Errno>;
+    ) -> io::Result<(CompletionHandle, u32)>;
     /// `ibv_create_cq_ex` for one thread, with the fields that [`BatchCalls`] has.
     /// `EOPNOTSUPP` where there is none, or none with times.
-    unsafe fn create_extended_queue(
-        &self,
-        context: ContextHandle,
-        init: &CompletionInit,
-    ) -> Result<ExtendedQueue, Errno>;
+    unsafe fn create_extended_queue(&self, init: &CompletionInit) -> io::Result<ExtendedQueue>;
     /// `ibv_query_rt_values_ex`: the clock, now.
-    unsafe fn read_clock(&self, context: ContextHandle) -> Result<u64, Errno>;
+    unsafe fn read_clock(&self, context: ContextHandle) -> io::Result<u64>;
     /// `ibv_ack_cq_events`.
     unsafe fn acknowledge(&self, queue: CompletionHandle, events: u32);
 
@@ -435,18 +422,17 @@ pub trait Provider: all::AllProvider + Send + Sync + fmt::Debug {
     /// type `IBV_SRQT_XRC`, and `ibv_get_srq_num`.
     unsafe fn create_shared_receive(
         &self,
-        domain: DomainHandle,
         init: &SharedReceiveInit,
-    ) -> Result<CreatedSharedReceive, Errno>;
+    ) -> io::Result<CreatedSharedReceive>;
     /// `ibv_modify_srq` with `IBV_SRQ_LIMIT`.
     unsafe fn arm_shared_receive_limit(
         &self,
         queue: SharedReceiveHandle,
         limit: u32,
-    ) -> Result<(), Errno>;
+    ) -> io::Result<()>;
     /// [`ibv_query_srq(3)`](https://man7.org/linux/man-pages/man3/ibv_query_srq.3.html).
     unsafe fn query_shared_receive(
         &self,
         queue: SharedReceiveHandle,
-    ) -> Result<SharedReceiveAttributes, Errno>;
+    ) -> io::Result<SharedReceiveAttributes>;
 }

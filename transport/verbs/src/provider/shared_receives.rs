@@ -1,6 +1,6 @@
 //! The calls for shared receive queues.
 
-use super::{CompletionHandle, SharedReceiveHandle, XrcDomainHandle};
+use super::{CompletionHandle, DomainHandle, SharedReceiveHandle, XrcDomainHandle};
 
 /// `ibv_srq_attr`: a shared receive queue as its device describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +16,8 @@ pub struct SharedReceiveAttributes {
 /// The description of a shared receive queue.
 #[derive(Clone, Copy, Debug)]
 pub struct SharedReceiveInit {
+    /// The protection domain.
+    pub domain: DomainHandle,
     /// Receives wanted.
     pub requests: u32,
     /// Scatter entries of a receive.

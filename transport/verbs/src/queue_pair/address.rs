@@ -7,22 +7,11 @@
 
 use std::sync::Arc;
 
-use super::{
-    connection::ConnectionSettings,
-    endpoint::{LocalPort, RemoteEndpoint},
-};
+use crate::abi::{wc_flags, wc_opcode};
 use crate::{
-    abi::{
-        gid::GidType,
-        global_header::GlobalHeader,
-        queue_pair_attributes::{AddressVector, GlobalRoute},
-        wc_flags, wc_opcode,
-    },
-    completion::work_completion::WorkCompletion,
-    device::Device,
-    error::VerbsError,
-    memory::protection_domain::{Domain, ProtectionDomain},
-    provider::AddressObject,
+    AddressVector, ConnectionSettings, Device, GidType, GlobalHeader, GlobalRoute, LocalPort,
+    ProtectionDomain, RemoteEndpoint, VerbsError, WorkCompletion,
+    memory::protection_domain::Domain, provider::AddressObject,
 };
 
 /// The way to a receiver of datagrams
@@ -30,7 +19,7 @@ use crate::{
 /// same one.
 #[derive(Clone, Debug)]
 pub struct AddressHandle {
-    inner: Arc<OwnedAddressHandle>,
+    pub(crate) inner: Arc<OwnedAddressHandle>,
 }
 
 /// The object itself, which outstanding datagrams keep alive.
@@ -47,7 +36,7 @@ impl AddressHandle {
     /// [`VerbsError`] if the device refuses: a GID index without a GID, a peer that the kernel cannot
     /// resolve.
     pub fn new(domain: &ProtectionDomain, vector: &AddressVector) -> Result<Self, VerbsError> {
-        Self::make(domain.inner(), vector)
+        Self::make(&domain.inner, vector)
     }
 
     /// Makes an address handle to the port of a peer, of which `settings` gives service level and
@@ -76,13 +65,9 @@ impl AddressHandle {
         completion: &WorkCompletion,
         header: &GlobalHeader,
     ) -> Result<Self, VerbsError> {
-        let device = Device::of(&domain.inner().context);
+        let device = Device::of(&domain.inner.context);
         let vector = AddressVector::from_completion(&device, port, completion, header)?;
         Self::new(domain, &vector)
-    }
-
-    pub(crate) fn inner(&self) -> &Arc<OwnedAddressHandle> {
-        &self.inner
     }
 
     fn make(domain: &Arc<Domain>, vector: &AddressVector) -> Result<Self, VerbsError> {

@@ -23,21 +23,11 @@ use std::sync::{Arc, Mutex};
 
 use ibex_base::sync::lock;
 
-use super::{
-    SendBatch,
-    work_request::{Flags, PushError},
-};
+use super::work_request::flag_methods;
+use crate::abi::{send_flags, wr_opcode};
 use crate::{
-    abi::{remote_address::RemoteAddress, work_id::WorkId, wr_opcode},
-    completion::work_completion::{CompletionFailure, WorkCompletion},
-    error::VerbsError,
-    memory::{
-        anonymous::AnonymousMemory,
-        protection_domain::ProtectionDomain,
-        region::{MemoryRegion, RegionAccess},
-        scatter_entry::TargetEntry,
-    },
-    provider::AtomicSupport,
+    AnonymousMemory, AtomicSupport, CompletionFailure, MemoryRegion, ProtectionDomain, PushError,
+    RegionAccess, RemoteAddress, SendBatch, TargetEntry, VerbsError, WorkCompletion, WorkId,
 };
 
 /// A request that changes 8 bytes of the peer's memory
@@ -71,7 +61,7 @@ use crate::{
 pub struct AtomicRequest {
     id: WorkId,
     opcode: u32,
-    flags: Flags,
+    flags: u32,
     remote: RemoteAddress,
     operands: [u64; 2],
 }
@@ -83,7 +73,7 @@ impl AtomicRequest {
         Self {
             id,
             opcode: wr_opcode::COMPARE_AND_SWAP,
-            flags: Flags::default().signaled(),
+            flags: send_flags::SIGNALED,
             remote,
             operands: [expected, new],
         }
@@ -99,11 +89,9 @@ impl AtomicRequest {
         }
     }
 
-    /// Waits for earlier RDMA reads and atomics of this queue pair.
-    #[must_use]
-    pub fn fenced(mut self) -> Self {
-        self.flags = self.flags.fenced();
-        self
+    flag_methods! {
+        /// Waits for earlier RDMA reads and atomics of this queue pair.
+        pub fn fenced(self) |= FENCE;
     }
 }
 
@@ -120,7 +108,7 @@ impl SendBatch<'_, '_> {
         request: &AtomicRequest,
         result: &mut AtomicResult,
     ) -> Result<(), PushError> {
-        if self.pair.inner.domain.context.attributes().atomics == AtomicSupport::None {
+        if self.pair.inner.domain.context.attributes.atomics == AtomicSupport::None {
             return Err(PushError::NoAtomics);
         }
         let address = request.remote.address;

@@ -1,27 +1,18 @@
 //! The description of a queue pair, and its making.
 
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use super::{
-    AnyPair, QueuePair, QueuePairObject,
-    connection::ConnectionSettings,
-    receive_queue::{ReceiveQueue, SharedReceiveQueueObject},
-    request_table::RequestTable,
+    AnyPair, QueuePairObject, receive_queue::SharedReceiveQueueObject, request_table::RequestTable,
     state::PairLifecycle,
 };
+use crate::provider::{QueuePairInit, QueuePairSizes};
 use crate::{
-    abi::{
-        queue_pair_attributes::QueuePairAttributes, queue_pair_kind::QueuePairKind,
-        queue_pair_state::QueuePairState,
-    },
-    completion::queue::{CompletionQueue, CompletionQueueObject},
-    device::{Device, requested_size::RequestedSize},
-    error::VerbsError,
-    memory::{
-        protection_domain::{Domain, ProtectionDomain},
-        region::RegionAccess,
-    },
-    provider::{QueuePairInit, QueuePairSizes},
+    CompletionQueue, ConnectionSettings, Device, ProtectionDomain, QueuePair, QueuePairKind,
+    QueuePairState, ReceiveQueue, RegionAccess, VerbsError,
+    abi::queue_pair_attributes::QueuePairAttributes, completion::queue::CompletionQueueObject,
+    device::requested_size::RequestedSize, memory::protection_domain::Domain,
 };
 
 /// The description of a queue pair; ends in [`build`](QueuePairBuilder::build).
@@ -43,9 +34,9 @@ impl QueuePairBuilder {
     #[must_use]
     pub fn new(domain: &ProtectionDomain, completions: &CompletionQueue) -> Self {
         Self {
-            domain: Arc::clone(domain.inner()),
-            send_completions: Arc::clone(completions.inner()),
-            receive_completions: Arc::clone(completions.inner()),
+            domain: Arc::clone(&domain.inner),
+            send_completions: Arc::clone(&completions.inner),
+            receive_completions: Arc::clone(&completions.inner),
             shared: None,
             sizes: QueuePairSizes {
                 send_requests: 128,
@@ -60,11 +51,25 @@ impl QueuePairBuilder {
         }
     }
 
-    /// Completes receives into another queue.
-    #[must_use]
-    pub fn receive_completions(mut self, completions: &CompletionQueue) -> Self {
-        self.receive_completions = Arc::clone(completions.inner());
-        self
+    setters! {
+        /// Completes receives into another queue.
+        pub fn receive_completions(completions: &CompletionQueue):
+            receive_completions = Arc::clone(&completions.inner);
+        /// Sets the least number of sends outstanding at a time; a device may round up. Default: 128.
+        pub fn send_requests(requests: u32): sizes.send_requests = requests;
+        /// Sets the number of pieces of one send. Default: 2, since a record over a ring's seam is two.
+        pub fn send_entries(entries: u32): sizes.send_entries = entries;
+        /// Sets the number of bytes of an inline send. Default: 220. The queue pair takes as many as
+        /// the device gives: devices differ widely, and refuse, rather than cut, a size that is too
+        /// large for them.
+        pub fn inline_bytes(bytes: u32): sizes.inline_bytes = bytes;
+        /// Sets the rights of the peer to memory that it has keys to. Default: nothing.
+        pub fn remote_access(access: RegionAccess): access = access;
+        /// Sets the partition of the queue pair, by the place of the key in the port's table. Default:
+        /// 0.
+        pub fn pkey_index(index: u16): pkey_index = index;
+        /// Sets the most sends that are posted with one call. Default: 64.
+        pub fn batch(requests: usize): batch = requests;
     }
 
     /// Takes receives from a shared queue.
@@ -78,57 +83,12 @@ impl QueuePairBuilder {
         self
     }
 
-    /// Sets the least number of sends outstanding at a time; a device may round up. Default: 128.
-    #[must_use]
-    pub fn send_requests(mut self, requests: u32) -> Self {
-        self.sizes.send_requests = requests;
-        self
-    }
-
     /// Sets the number of receives outstanding at a time, and the pieces of one; without a shared
     /// queue only. Default: 128 of one piece.
     #[must_use]
     pub fn receives(mut self, requests: u32, entries: u32) -> Self {
         self.sizes.receive_requests = requests;
         self.sizes.receive_entries = entries;
-        self
-    }
-
-    /// Sets the number of pieces of one send. Default: 2, since a record over a ring's seam is two.
-    #[must_use]
-    pub fn send_entries(mut self, entries: u32) -> Self {
-        self.sizes.send_entries = entries;
-        self
-    }
-
-    /// Sets the number of bytes of an inline send. Default: 220. The queue pair takes as many as
-    /// the device gives: devices differ widely, and refuse, rather than cut, a size that is too
-    /// large for them.
-    #[must_use]
-    pub fn inline_bytes(mut self, bytes: u32) -> Self {
-        self.sizes.inline_bytes = bytes;
-        self
-    }
-
-    /// Sets the rights of the peer to memory that it has keys to. Default: nothing.
-    #[must_use]
-    pub fn remote_access(mut self, access: RegionAccess) -> Self {
-        self.access = access;
-        self
-    }
-
-    /// Sets the partition of the queue pair, by the place of the key in the port's table. Default:
-    /// 0.
-    #[must_use]
-    pub fn pkey_index(mut self, index: u16) -> Self {
-        self.pkey_index = index;
-        self
-    }
-
-    /// Sets the most sends that are posted with one call. Default: 64.
-    #[must_use]
-    pub fn batch(mut self, requests: usize) -> Self {
-        self.batch = requests;
         self
     }
 
@@ -139,28 +99,17 @@ impl QueuePairBuilder {
     /// device, [`VerbsError::NoSuchPartitionIndex`] if the port has no such partition. Otherwise
     /// the refusal of the device, with its limit if a limit is the cause.
     pub fn build(self, port: u8, settings: ConnectionSettings) -> Result<QueuePair, VerbsError> {
-        self.build_connected(QueuePairKind::Reliable, port, settings)
-    }
-
-    /// Makes a queue pair of a kind that is connected, and brings it to INIT.
-    pub(super) fn build_connected<K>(
-        self,
-        kind: QueuePairKind,
-        port: u8,
-        settings: ConnectionSettings,
-    ) -> Result<QueuePair<K>, VerbsError> {
-        let pair = self.build_any(kind, port, 0, settings)?;
-        Ok(QueuePair::new(pair))
+        self.build_kind(QueuePairKind::Reliable, port, 0, settings)
     }
 
     /// Makes a queue pair and brings it to INIT; `q_key` is for datagrams alone.
-    pub(super) fn build_any(
+    pub(super) fn build_kind<K>(
         self,
         kind: QueuePairKind,
         port: u8,
         q_key: u32,
         settings: ConnectionSettings,
-    ) -> Result<AnyPair, VerbsError> {
+    ) -> Result<QueuePair<K>, VerbsError> {
         Device::of(&self.domain.context).check_pkey_index(port, self.pkey_index)?;
         let attributes = QueuePairAttributes {
             port,
@@ -169,9 +118,10 @@ impl QueuePairBuilder {
             q_key,
             ..QueuePairAttributes::to(QueuePairState::Init)
         };
-        let mut pair = self.create(kind, settings)?;
-        pair.modify(&attributes)?;
-        Ok(pair)
+        let mut any = self.create(kind, settings)?;
+        any.modify(&attributes)?;
+        let kind = PhantomData;
+        Ok(QueuePair { any, kind })
     }
 
     /// Makes a queue pair, which is at RESET.
@@ -183,6 +133,7 @@ impl QueuePairBuilder {
         let context = &self.domain.context;
         self.check_devices()?;
         let mut init = QueuePairInit {
+            domain: self.domain.handle,
             kind,
             send_queue: self.send_completions.handle,
             receive_queue: self.receive_completions.handle,
@@ -203,7 +154,7 @@ impl QueuePairBuilder {
         let created = loop {
             // SAFETY: domain, completion queues and shared receive queue are alive, and of one
             // context.
-            match unsafe { context.provider().create_pair(self.domain.handle, &init) } {
+            match unsafe { context.provider().create_pair(&init) } {
                 // A device answers EINVAL to an inline size that it does not support, and reports
                 // no limit. So ask for less until it fits.
                 Err(rustix::io::Errno::INVAL) if init.sizes.inline_bytes > 0 => {
@@ -213,7 +164,7 @@ impl QueuePairBuilder {
             }
         };
         let created = created.map_err(|errno| {
-            let limits = context.attributes();
+            let limits = &context.attributes;
             context.refused(
                 "ibv_create_qp",
                 errno,
@@ -258,8 +209,8 @@ impl QueuePairBuilder {
             state: PairLifecycle::new(created.handle, created.number, kind),
             sizes,
             settings,
-            reads: settings.read_limits(inner.domain.context.attributes()),
-            post: inner.domain.context.opened().hot.post_send,
+            reads: settings.read_limits(&inner.domain.context.attributes),
+            post: inner.domain.context.opened.hot.post_send,
             table: RequestTable::new(self.batch, sizes.send_entries as usize),
             capacity: sizes.send_requests.saturating_sub(1),
             outstanding: 0,

@@ -4,16 +4,9 @@
 
 use std::time::Duration;
 
-use super::endpoint::{FirstSequence, LocalPort, RemoteEndpoint};
 use crate::{
-    abi::{
-        port::Mtu,
-        queue_pair_attributes::{AddressVector, GlobalRoute, QueuePairAttributes},
-        queue_pair_state::QueuePairState,
-    },
-    error::VerbsError,
-    provider::DeviceAttributes,
-    queue_pair::read::ReadLimits,
+    AddressVector, DeviceAttributes, FirstSequence, GlobalRoute, LocalPort, Mtu, QueuePairState,
+    ReadLimits, RemoteEndpoint, VerbsError, abi::queue_pair_attributes::QueuePairAttributes,
 };
 
 /// The settings of a reliable connection.
@@ -56,12 +49,21 @@ impl Default for ConnectionSettings {
 }
 
 impl ConnectionSettings {
-    /// Sets the payload per packet. Default: the smaller of what the two ports carry now.
-    /// Connecting fails if it is larger than a port carries.
-    #[must_use]
-    pub fn path_mtu(mut self, mtu: Mtu) -> Self {
-        self.path_mtu = Some(mtu);
-        self
+    setters! {
+        /// Sets the payload per packet. Default: the smaller of what the two ports carry now.
+        /// Connecting fails if it is larger than a port carries.
+        pub fn path_mtu(mtu: Mtu): path_mtu = Some(mtu);
+        /// Sets the traffic class of the global route. Default: 0. On RoCE v2 its upper six bits are
+        /// the DSCP, by which switches tell lossless traffic.
+        pub fn traffic_class(class: u8): traffic_class = class;
+        /// Sets the number of reads and atomics that this end has outstanding; more wait in the send
+        /// queue. Default: 1. With 0 the connection carries none of this end. At most what the device
+        /// has (`max_initiator_depth`) and the peer serves are used.
+        pub fn read_depth(reads: u8): reads.depth = reads;
+        /// Sets the number of the peer's reads and atomics that this end serves at a time. Default: 1.
+        /// Each takes memory of the device. With 0 the connection carries none of the peer. At most what
+        /// the device has (`max_responder_resources`) and the peer does are used.
+        pub fn read_resources(reads: u8): reads.resources = reads;
     }
 
     /// Sets the time for an acknowledgement, after which a packet is sent again. Default: 67 ms.
@@ -72,18 +74,11 @@ impl ConnectionSettings {
     /// # Errors
     /// [`VerbsError::Setting`] for zero, which would mean for ever, and beyond the range.
     pub fn timeout(mut self, timeout: Duration) -> Result<Self, VerbsError> {
-        let code = (1..=31).find(|code| timeout_of(*code) >= timeout);
-        match code {
-            Some(code) if !timeout.is_zero() => self.timeout_code = code,
-            _ => {
-                let allowed = "more than 0 and at most 8796 s";
-                return Err(VerbsError::setting(
-                    "timeout",
-                    format!("{timeout:?}"),
-                    allowed,
-                ));
-            }
-        }
+        let is_long_enough = |code: &u8| !timeout.is_zero() && timeout_of(*code) >= timeout;
+        self.timeout_code = (1..=31).find(is_long_enough).ok_or_else(|| {
+            let allowed = "more than 0 and at most 8796 s";
+            VerbsError::setting("timeout", format!("{timeout:?}"), allowed)
+        })?;
         Ok(self)
     }
 
@@ -94,10 +89,7 @@ impl ConnectionSettings {
     /// # Errors
     /// [`VerbsError::Setting`] above 6.
     pub fn retry_count(mut self, tries: u8) -> Result<Self, VerbsError> {
-        if tries > 6 {
-            return Err(VerbsError::setting("retry_count", tries, "0 to 6"));
-        }
-        self.retry_count = tries;
+        self.retry_count = checked("retry_count", tries, 6, "0 to 6")?;
         Ok(self)
     }
 
@@ -108,14 +100,7 @@ impl ConnectionSettings {
     /// # Errors
     /// [`VerbsError::Setting`] above 7.
     pub fn rnr_retry(mut self, tries: u8) -> Result<Self, VerbsError> {
-        if tries > 7 {
-            return Err(VerbsError::setting(
-                "rnr_retry",
-                tries,
-                "0 to 7, where 7 is for ever",
-            ));
-        }
-        self.rnr_retry = tries;
+        self.rnr_retry = checked("rnr_retry", tries, 7, "0 to 7, where 7 is for ever")?;
         Ok(self)
     }
 
@@ -126,19 +111,11 @@ impl ConnectionSettings {
     /// # Errors
     /// [`VerbsError::Setting`] beyond 655.36 ms.
     pub fn min_rnr_timer(mut self, timer: Duration) -> Result<Self, VerbsError> {
-        let code = (0..32)
-            .filter(|code| rnr_timer_of(*code) >= timer)
-            .min_by_key(|code| rnr_timer_of(*code));
-        match code {
-            Some(code) => self.rnr_timer_code = code,
-            None => {
-                return Err(VerbsError::setting(
-                    "min_rnr_timer",
-                    format!("{timer:?}"),
-                    "0 to 655.36 ms",
-                ));
-            }
-        }
+        let codes = (0..32).filter(|code| rnr_timer_of(*code) >= timer);
+        let code = codes.min_by_key(|code| rnr_timer_of(*code));
+        self.rnr_timer_code = code.ok_or_else(|| {
+            VerbsError::setting("min_rnr_timer", format!("{timer:?}"), "0 to 655.36 ms")
+        })?;
         Ok(self)
     }
 
@@ -148,37 +125,8 @@ impl ConnectionSettings {
     /// # Errors
     /// [`VerbsError::Setting`] above 15.
     pub fn service_level(mut self, level: u8) -> Result<Self, VerbsError> {
-        if level > 15 {
-            return Err(VerbsError::setting("service_level", level, "0 to 15"));
-        }
-        self.service_level = level;
+        self.service_level = checked("service_level", level, 15, "0 to 15")?;
         Ok(self)
-    }
-
-    /// Sets the traffic class of the global route. Default: 0. On RoCE v2 its upper six bits are
-    /// the DSCP, by which switches tell lossless traffic.
-    #[must_use]
-    pub fn traffic_class(mut self, class: u8) -> Self {
-        self.traffic_class = class;
-        self
-    }
-
-    /// Sets the number of reads and atomics that this end has outstanding; more wait in the send
-    /// queue. Default: 1. With 0 the connection carries none of this end. At most what the device
-    /// has (`max_initiator_depth`) and the peer serves are used.
-    #[must_use]
-    pub fn read_depth(mut self, reads: u8) -> Self {
-        self.reads.depth = reads;
-        self
-    }
-
-    /// Sets the number of the peer's reads and atomics that this end serves at a time. Default: 1.
-    /// Each takes memory of the device. With 0 the connection carries none of the peer. At most what
-    /// the device has (`max_responder_resources`) and the peer does are used.
-    #[must_use]
-    pub fn read_resources(mut self, reads: u8) -> Self {
-        self.reads.resources = reads;
-        self
     }
 
     /// Returns the numbers of reads and atomics that the device allows of those that are set.
@@ -268,6 +216,13 @@ impl ConnectionSettings {
 /// place (`ib_resolve_unicast_gid_dmac`,
 /// [drivers/infiniband/core/verbs.c](https://github.com/torvalds/linux/blob/master/drivers/infiniband/core/verbs.c)).
 const HOP_LIMIT: u8 = 64;
+
+fn checked(setting: &'static str, given: u8, most: u8, allowed: &str) -> Result<u8, VerbsError> {
+    match given <= most {
+        true => Ok(given),
+        false => Err(VerbsError::setting(setting, given, allowed)),
+    }
+}
 
 fn at_most(wanted: u8, most: u32) -> u8 {
     wanted.min(u8::try_from(most).unwrap_or(u8::MAX))

@@ -22,22 +22,12 @@ use std::sync::Arc;
 
 use ibex_base::fork;
 
-use super::{
-    AnyPair, QueuePair, QueuePairBuilder, QueuePairObject,
-    address::{AddressHandle, OwnedAddressHandle},
-    connection::ConnectionSettings,
-    datagram_buffer::DatagramEntry,
-    endpoint::{FirstSequence, LocalPort},
-    kind::Datagram,
-    receive_queue::{PostError, ReceiveBatch, ReceiveQueue},
-    work_request::{PushError, ReceiveRequest, SendRequest},
-};
+use super::{AnyPair, QueuePairObject, address::OwnedAddressHandle, kind::Datagram};
 use crate::{
-    abi::{
-        gid::Gid, queue_pair_attributes::QueuePairAttributes, queue_pair_kind::QueuePairKind,
-        queue_pair_state::QueuePairState, work_id::WorkId,
-    },
-    error::VerbsError,
+    AddressHandle, ConnectionSettings, DatagramEntry, FirstSequence, Gid, LocalPort, PostError,
+    PushError, QueuePair, QueuePairBuilder, QueuePairKind, QueuePairState, ReceiveBatch,
+    ReceiveQueue, ReceiveRequest, SendRequest, VerbsError, WorkId,
+    abi::queue_pair_attributes::QueuePairAttributes,
 };
 
 /// A queue pair of unreliable datagrams
@@ -100,16 +90,17 @@ impl QueuePairBuilder {
             return Err(VerbsError::setting(setting, given, allowed));
         }
         let settings = ConnectionSettings::default();
-        let mut pair = self.build_any(QueuePairKind::Datagram, port, key.0, settings)?;
-        pair.datagrams = Some(Box::new(Datagrams {
+        let mut pair: DatagramQueuePair =
+            self.build_kind(QueuePairKind::Datagram, port, key.0, settings)?;
+        pair.any.datagrams = Some(Box::new(Datagrams {
             groups: Vec::new(),
-            pair: Arc::clone(&pair.inner),
+            pair: Arc::clone(&pair.any.inner),
             max_bytes: 0,
             pending: Vec::new(),
             outstanding: VecDeque::new(),
             last: None,
         }));
-        Ok(QueuePair::new(pair))
+        Ok(pair)
     }
 }
 
@@ -293,12 +284,9 @@ impl MulticastGroup {
     /// [`VerbsError::Setting`] if the GID is not that of a group, or the LID not one of groups.
     pub fn new(gid: Gid, lid: u16) -> Result<Self, VerbsError> {
         if !gid.is_multicast() {
+            let setting = "the GID of a multicast group";
             let allowed = "one that begins with ff, or that of an IPv4 multicast address";
-            return Err(VerbsError::setting(
-                "the GID of a multicast group",
-                gid,
-                allowed,
-            ));
+            return Err(VerbsError::setting(setting, gid, allowed));
         }
         if lid != 0 && !(0xc000..=0xfffe).contains(&lid) {
             let (setting, given) = ("the LID of a multicast group", format!("{lid:#x}"));
@@ -351,7 +339,7 @@ impl<'memory> DatagramBatch<'_, 'memory> {
         if bytes > u64::from(limit) {
             return Err(PushError::DatagramTooLong { bytes, limit });
         }
-        let address = to.address.inner();
+        let address = &to.address.inner;
         if !Arc::ptr_eq(&address.domain, &self.pair.inner.domain) {
             return Err(PushError::OtherDomain);
         }

@@ -2,14 +2,8 @@
 
 use std::ops::Range;
 
-use crate::{
-    abi::{global_header::GlobalHeader, wc_flags, wc_opcode},
-    completion::work_completion::WorkCompletion,
-    memory::{
-        region::{DeviceMemory, MemoryRegion},
-        scatter_entry::TargetEntry,
-    },
-};
+use crate::abi::{wc_flags, wc_opcode};
+use crate::{DeviceMemory, GlobalHeader, MemoryRegion, TargetEntry, WorkCompletion};
 
 /// A place in a memory region for one datagram.
 ///

@@ -2,13 +2,7 @@
 #![forbid(unsafe_code)]
 
 use crate::{
-    abi::{
-        gid::{GidEntry, GidType},
-        partition::{Partition, PartitionKey},
-        port::{LinkLayer, Mtu, PortAttributes},
-    },
-    device::Device,
-    error::VerbsError,
+    Device, GidEntry, GidType, LinkLayer, Mtu, Partition, PartitionKey, PortAttributes, VerbsError,
 };
 
 /// The number of a connection's first packet, 24 bits.

@@ -2,12 +2,9 @@
 
 use std::marker::PhantomData;
 
-use super::{
-    QueuePair, SendBatch,
-    endpoint::{FirstSequence, LocalPort, RemoteEndpoint},
-    receive_queue::ReceiveQueue,
+use crate::{
+    FirstSequence, LocalPort, Mtu, QueuePair, ReceiveQueue, RemoteEndpoint, SendBatch, VerbsError,
 };
-use crate::{abi::port::Mtu, error::VerbsError};
 
 /// The kind of a reliable connection (RC).
 #[derive(Debug)]

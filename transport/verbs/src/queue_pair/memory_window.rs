@@ -59,19 +59,11 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{QueuePairObject, receive_queue::PostError};
+use super::{QueuePairObject, work_request::flag_methods};
 use crate::{
-    abi::{
-        remote_address::{RemoteAddress, RemoteKey},
-        work_id::WorkId,
-    },
-    completion::work_completion::{CompletionFailure, WorkCompletion},
-    error::VerbsError,
-    memory::{
-        protection_domain::{Domain, ProtectionDomain},
-        region::{RegionAccess, RegionRegistration},
-    },
-    provider::{WindowHandle, WindowKind},
+    CompletionFailure, PostError, ProtectionDomain, RegionAccess, RemoteAddress, RemoteKey,
+    VerbsError, WindowKind, WorkCompletion, WorkId, memory::protection_domain::Domain,
+    memory::region::RegionRegistration, provider::WindowHandle,
 };
 
 /// A key to a part of a region, which comes and goes.
@@ -143,7 +135,7 @@ pub struct BindRequest {
     pub(crate) id: WorkId,
     pub(crate) range: Range<usize>,
     pub(crate) access: RegionAccess,
-    pub(crate) is_fenced: bool,
+    pub(crate) flags: u32,
     pub(crate) peer_invalidates: bool,
 }
 
@@ -156,7 +148,7 @@ impl BindRequest {
             id,
             range,
             access,
-            is_fenced: false,
+            flags: 0,
             peer_invalidates: false,
         }
     }
@@ -168,11 +160,9 @@ impl BindRequest {
         self
     }
 
-    /// Waits for earlier RDMA reads and atomics of the queue pair.
-    #[must_use]
-    pub fn fenced(mut self) -> Self {
-        self.is_fenced = true;
-        self
+    flag_methods! {
+        /// Waits for earlier RDMA reads and atomics of the queue pair.
+        pub fn fenced(self) |= FENCE;
     }
 }
 
@@ -183,7 +173,7 @@ impl MemoryWindow {
     /// [`VerbsError::Unsupported`] if the device has no windows of this type, and
     /// [`VerbsError::Call`] if it has no more of them.
     pub fn new(domain: &ProtectionDomain, kind: WindowKind) -> Result<Self, VerbsError> {
-        let domain = Arc::clone(domain.inner());
+        let domain = Arc::clone(&domain.inner);
         let context = &domain.context;
         // SAFETY: the domain is alive.
         let made = unsafe { context.provider().create_window(domain.handle, kind) };

@@ -11,6 +11,18 @@
 //! and all before it are done. One place more than callers see is kept for the last request
 //! of all, by which the queue is [drained](crate::Teardown).
 
+/// Declares the methods of a builder that each set a field.
+macro_rules! setters {
+    ($($(#[$doc:meta])* pub fn $name:ident($value:ident: $type:ty): $($field:ident).+ = $new:expr;)*) => {$(
+        $(#[$doc])*
+        #[must_use]
+        pub fn $name(mut self, $value: $type) -> Self {
+            self.$($field).+ = $new;
+            self
+        }
+    )*};
+}
+
 #[cfg(feature = "all")]
 pub(crate) mod address;
 #[cfg(feature = "all")]
@@ -55,18 +67,11 @@ use request_table::RequestTable;
 use state::PairLifecycle;
 use work_request::{PushError, ReceiveRequest, SendRequest};
 
-use super::{
-    abi::{
-        SendWr,
-        queue_pair_attributes::QueuePairAttributes,
-        queue_pair_kind::QueuePairKind,
-        queue_pair_state::QueuePairState,
-        work_id::{Operation, WorkId},
-    },
-    completion::queue::CompletionQueueObject,
-    error::VerbsError,
+use crate::provider::{PairHandle, PostSend, QueuePairSizes};
+use crate::{
+    Operation, QueriedPair, QueuePairKind, QueuePairState, VerbsError, WorkId, abi::SendWr,
+    abi::queue_pair_attributes::QueuePairAttributes, completion::queue::CompletionQueueObject,
     memory::protection_domain::Domain,
-    provider::{PairHandle, PostSend, QueriedPair, QueuePairSizes},
 };
 
 /// The two queues of a queue pair.
@@ -79,14 +84,14 @@ pub(crate) enum Queue {
 /// A queue pair of one kind; by default an end of a reliable connection.
 #[derive(Debug)]
 pub struct QueuePair<K = Reliable> {
-    any: AnyPair,
+    pub(crate) any: AnyPair,
     kind: PhantomData<K>,
 }
 
 /// A queue pair of any kind.
 #[derive(Debug)]
 pub(crate) struct AnyPair {
-    inner: Arc<QueuePairObject>,
+    pub(crate) inner: Arc<QueuePairObject>,
     state: PairLifecycle,
     sizes: QueuePairSizes,
     settings: ConnectionSettings,
@@ -117,11 +122,6 @@ pub(crate) struct QueuePairObject {
 }
 
 impl<K> QueuePair<K> {
-    fn new(any: AnyPair) -> Self {
-        let kind = PhantomData;
-        Self { any, kind }
-    }
-
     /// Returns the queue pair's number, 24 bits, by which completions and events name it.
     #[inline]
     #[must_use]
@@ -194,16 +194,6 @@ impl<K> QueuePair<K> {
     #[must_use]
     pub fn outstanding_sends(&self) -> u32 {
         self.any.outstanding
-    }
-
-    #[cfg(feature = "rdma-sys")]
-    pub(crate) fn handle(&self) -> PairHandle {
-        self.any.inner.handle
-    }
-
-    #[cfg(feature = "rdma-sys")]
-    pub(crate) fn context(&self) -> &crate::device::DeviceContext {
-        &self.any.inner.domain.context
     }
 }
 
@@ -306,24 +296,9 @@ impl AnyPair {
 
     #[inline(always)]
     fn post_table(&mut self) -> Result<u32, PostError> {
-        let requests = self.table.len();
-        if requests == 0 {
-            return Ok(0);
-        }
-        let head = self.table.link();
-        let mut refused = std::ptr::null_mut();
-        // SAFETY:
-        // 1. The queue pair is alive while `inner` is.
-        // 2. `head` is a list of `requests` requests with their entries, in the table.
-        // 3. The memory is mapped now (rule 2 of `work_request`); what is not inline is
-        //    registered, and deregistered before it is unmapped (`memory::region`).
-        let status = unsafe { (self.post)(self.inner.handle.as_ptr(), head, &mut refused) };
-        let accepted = if status == 0 {
-            requests
-        } else {
-            self.table.accepted(refused)
-        };
-        PostError::check("ibv_post_send", status, requests, accepted)
+        let pair = self.inner.handle.as_ptr();
+        // SAFETY: the queue pair is alive while `inner` is; what is not inline is registered.
+        unsafe { self.table.post(self.post, pair, || "ibv_post_send") }
     }
 }
 

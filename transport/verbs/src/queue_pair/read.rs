@@ -11,14 +11,8 @@
 //! break the connection, so the ends tell each other their numbers: [`ReadLimits`].
 #![forbid(unsafe_code)]
 
-use super::{
-    SendBatch,
-    work_request::{Flags, PushError},
-};
-use crate::{
-    abi::{remote_address::RemoteAddress, work_id::WorkId, wr_opcode},
-    memory::scatter_entry::TargetEntry,
-};
+use super::work_request::flag_methods;
+use crate::{PushError, RemoteAddress, SendBatch, TargetEntry, WorkId, abi::wr_opcode};
 
 /// A request that reads memory of the peer.
 ///
@@ -42,7 +36,7 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 pub struct ReadRequest<'entries, 'memory> {
     id: WorkId,
-    flags: Flags,
+    flags: u32,
     remote: RemoteAddress,
     entries: &'entries [TargetEntry<'memory>],
 }
@@ -58,24 +52,17 @@ impl<'entries, 'memory> ReadRequest<'entries, 'memory> {
     ) -> Self {
         Self {
             id,
-            flags: Flags::default(),
+            flags: 0,
             remote,
             entries,
         }
     }
 
-    /// Makes a completion.
-    #[must_use]
-    pub fn signaled(mut self) -> Self {
-        self.flags = self.flags.signaled();
-        self
-    }
-
-    /// Waits for earlier RDMA reads and atomics of this queue pair.
-    #[must_use]
-    pub fn fenced(mut self) -> Self {
-        self.flags = self.flags.fenced();
-        self
+    flag_methods! {
+        /// Makes a completion.
+        pub fn signaled(self) |= SIGNALED;
+        /// Waits for earlier RDMA reads and atomics of this queue pair.
+        pub fn fenced(self) |= FENCE;
     }
 }
 

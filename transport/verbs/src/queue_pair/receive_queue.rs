@@ -11,20 +11,14 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::{
-    QueuePairObject,
-    request_table::RequestTable,
-    work_request::{PushError, ReceiveRequest},
+use super::{QueuePairObject, request_table::RequestTable};
+use crate::device::{DeviceContext, new_tag};
+use crate::provider::{
+    CompletionHandle, PostReceive, SharedReceiveHandle, SharedReceiveInit, XrcDomainHandle,
 };
 use crate::{
-    abi::RecvWr,
-    device::{DeviceContext, new_tag, requested_size::RequestedSize},
-    error::VerbsError,
-    memory::protection_domain::{Domain, ProtectionDomain},
-    provider::{
-        CompletionHandle, PostReceive, SharedReceiveAttributes, SharedReceiveHandle,
-        SharedReceiveInit, XrcDomainHandle,
-    },
+    ProtectionDomain, PushError, ReceiveRequest, SharedReceiveAttributes, VerbsError, abi::RecvWr,
+    device::requested_size::RequestedSize, memory::protection_domain::Domain,
 };
 
 /// A queue of receives, shared by queue pairs or of one alone.
@@ -89,17 +83,18 @@ impl ReceiveQueue {
         entries: u32,
         xrc: Option<((XrcDomainHandle, CompletionHandle), Kept)>,
     ) -> Result<(Self, u32), VerbsError> {
-        let domain = Arc::clone(domain.inner());
+        let domain = Arc::clone(&domain.inner);
         let context = Arc::clone(&domain.context);
         let tag = new_tag();
         let (xrc, kept) = xrc.unzip();
         let init = SharedReceiveInit {
+            domain: domain.handle,
             requests,
             entries,
             tag,
             xrc,
         };
-        let limits = context.attributes();
+        let limits = &context.attributes;
         let limits = [
             RequestedSize::new(
                 "a shared receive queue",
@@ -121,11 +116,7 @@ impl ReceiveQueue {
             ),
         ];
         // SAFETY: the domain is alive, and so are the others, of one context.
-        let made = unsafe {
-            context
-                .provider()
-                .create_shared_receive(domain.handle, &init)
-        };
+        let made = unsafe { context.provider().create_shared_receive(&init) };
         let call = match xrc {
             None => "ibv_create_srq",
             Some(_) => "ibv_create_srq_ex",
@@ -138,7 +129,7 @@ impl ReceiveQueue {
                 domain,
                 _kept: kept,
             })),
-            post: context.opened().hot.post_shared_receive,
+            post: context.opened.hot.post_shared_receive,
             table: RequestTable::new(RECEIVE_BATCH, made.entries as usize),
             capacity: made.requests,
             outstanding: 0,
@@ -150,7 +141,7 @@ impl ReceiveQueue {
     pub(crate) fn of_pair(pair: &Arc<QueuePairObject>, capacity: u32, entries: u32) -> Self {
         Self {
             target: ReceiveQueueOwner::Pair(Arc::clone(pair)),
-            post: pair.domain.context.opened().hot.post_receive,
+            post: pair.domain.context.opened.hot.post_receive,
             table: RequestTable::new(RECEIVE_BATCH, entries as usize),
             capacity,
             outstanding: 0,
@@ -208,37 +199,17 @@ impl ReceiveQueue {
 
     #[inline]
     fn post_table(&mut self) -> Result<u32, PostError> {
-        let requests = self.table.len();
-        if requests == 0 {
-            return Ok(0);
-        }
-        let head = self.table.link();
-        let mut refused = std::ptr::null_mut();
         let target = match &self.target {
             ReceiveQueueOwner::Shared(shared) => shared.handle.as_ptr(),
             ReceiveQueueOwner::Pair(pair) => pair.handle.as_ptr(),
         };
-        // SAFETY:
-        // 1. The queue is alive: `target` holds it, or the queue pair that it is part of.
-        // 2. `head` is a list of `requests` requests with their entries, in the table.
-        // 3. The memory is mapped now (rule 2 of `work_request`), registered (`push`
-        //    checked), and deregistered before it is unmapped (`memory::region`).
-        let status = unsafe { (self.post)(target, head, &mut refused) };
-        let accepted = if status == 0 {
-            requests
-        } else {
-            self.table.accepted(refused)
-        };
-        PostError::check(self.call(), status, requests, accepted)
-    }
-
-    /// The name of the verb that posts to this queue.
-    #[inline]
-    fn call(&self) -> &'static str {
-        match &self.target {
+        let call = || match &self.target {
             ReceiveQueueOwner::Shared(_) => "ibv_post_srq_recv",
             ReceiveQueueOwner::Pair(_) => "ibv_post_recv",
-        }
+        };
+        // SAFETY: the queue is alive: `target` holds it, or the queue pair that it is part of. The
+        // memory is registered (`push` checked).
+        unsafe { self.table.post(self.post, target, call) }
     }
 
     /// Asks for one event when fewer than `limit` receives are left.
@@ -251,11 +222,9 @@ impl ReceiveQueue {
     pub fn arm_limit(&mut self, limit: u32) -> Result<(), VerbsError> {
         let shared = self.shared_inner().expect("a shared receive queue");
         let context = &shared.domain.context;
+        let provider = context.provider();
         // SAFETY: the queue is alive.
-        let armed = unsafe {
-            let provider = context.provider();
-            provider.arm_shared_receive_limit(shared.handle, limit)
-        };
+        let armed = unsafe { provider.arm_shared_receive_limit(shared.handle, limit) };
         let consequence = "running out of receives is not announced";
         armed.map_err(context.failed("ibv_modify_srq", consequence))
     }
@@ -371,7 +340,7 @@ impl PostError {
 
     #[inline]
     pub(crate) fn check(
-        call: &'static str,
+        call: impl FnOnce() -> &'static str,
         status: i32,
         requests: usize,
         accepted: usize,
@@ -380,7 +349,7 @@ impl PostError {
             return Ok(accepted as u32);
         }
         Err(Self {
-            call,
+            call: call(),
             requests: requests as u32,
             accepted: accepted as u32,
             // Verbs return the errno; some old providers return its negative, or -1.

@@ -9,13 +9,12 @@
 //!    reads an address that is not mapped. Rule 1 of the memory region covers what the device does
 //!    afterwards.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
+use std::ptr;
 
-use super::work_request::{Flags, PushError, ReceiveRequest, SendRequest, check_entries};
-use crate::{
-    abi::{RecvWr, SendWr, Sge, work_id::WorkId},
-    memory::scatter_entry::{ScatterEntry, TargetEntry},
-};
+use super::work_request::check_entries;
+use crate::abi::{RecvWr, SendWr, Sge};
+use crate::{PostError, PushError, ReceiveRequest, ScatterEntry, SendRequest, TargetEntry, WorkId};
 
 /// A C structure of which a batch is a list.
 pub(crate) trait Linked: Copy {
@@ -104,9 +103,37 @@ impl<W: Linked> RequestTable<W> {
         self.requests[..self.used].last_mut()
     }
 
+    /// Posts the batch to a queue. Returns how many requests there were.
+    ///
+    /// # Safety
+    /// The queue is alive and `post` posts to it. The memory of the requests, which is mapped now
+    /// (rule 2), is registered unless they are inline; it is deregistered before it is unmapped
+    /// (`memory::region`).
+    #[inline(always)]
+    pub(crate) unsafe fn post(
+        &mut self,
+        post: unsafe extern "C" fn(*mut c_void, *mut W, *mut *mut W) -> c_int,
+        queue: *mut c_void,
+        call: impl FnOnce() -> &'static str,
+    ) -> Result<u32, PostError> {
+        let requests = self.len();
+        if requests == 0 {
+            return Ok(0);
+        }
+        let head = self.link();
+        let mut refused = ptr::null_mut();
+        // SAFETY: the caller's contract; `head` is a list of `requests` requests with their entries.
+        let status = unsafe { post(queue, head, &mut refused) };
+        let accepted = match status {
+            0 => requests,
+            _ => self.accepted(refused),
+        };
+        PostError::check(call, status, requests, accepted)
+    }
+
     /// Links the batch into a list and returns its head. There must be at least one request.
     #[inline]
-    pub(crate) fn link(&mut self) -> *mut W {
+    fn link(&mut self) -> *mut W {
         debug_assert!(self.used > 0);
         let head = self.requests.as_mut_ptr();
         let (mut last, mut entries) = (head, self.entries.as_mut_ptr());
@@ -118,13 +145,13 @@ impl<W: Linked> RequestTable<W> {
                 (*last).link(next, entries);
                 (last, entries) = (next, entries.add(self.stride));
             }
-            (*last).link(std::ptr::null_mut(), entries);
+            (*last).link(ptr::null_mut(), entries);
         }
         head
     }
 
     /// Returns how many requests were taken before the one that `refused` points to.
-    pub(crate) fn accepted(&self, refused: *mut W) -> usize {
+    fn accepted(&self, refused: *mut W) -> usize {
         let offset = refused.addr().wrapping_sub(self.requests.as_ptr().addr());
         // If a provider does not say which request it refused, none is known to be accepted.
         match offset / size_of::<W>() {
@@ -162,7 +189,7 @@ impl RequestTable<SendWr> {
     pub(crate) fn push_other(
         &mut self,
         id: WorkId,
-        flags: Flags,
+        flags: u32,
         entries: &[TargetEntry<'_>],
     ) -> Result<&mut SendWr, PushError> {
         let entries = TargetEntry::as_entries(entries);
@@ -170,7 +197,7 @@ impl RequestTable<SendWr> {
         let place = self.next(entries)?;
         place.wr_id = id.to_raw();
         place.num_sge = entries.len() as c_int;
-        place.send_flags = flags.bits();
+        place.send_flags = flags;
         place.imm_data = 0;
         Ok(place)
     }

@@ -3,14 +3,8 @@
 
 use std::marker::PhantomData;
 
-use super::{
-    AnyPair,
-    kind::Reliable,
-    receive_queue::PostError,
-    request_table::RequestTable,
-    work_request::{PushError, SendRequest},
-};
-use crate::abi::SendWr;
+use super::{AnyPair, kind::Reliable, request_table::RequestTable};
+use crate::{PostError, PushError, SendRequest, abi::SendWr};
 
 /// Sends that are about to be posted, with one call. Dropped, it posts nothing.
 ///

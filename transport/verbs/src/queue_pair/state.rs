@@ -1,26 +1,17 @@
 //! The state of a queue pair of any kind, and its way to the next.
 
-use super::{
-    connection::ConnectionSettings,
-    endpoint::{FirstSequence, LocalPort, RemoteEndpoint},
-    read::ReadLimits,
-};
 use crate::{
-    abi::{
-        attribute_mask::AttributeMask, port::Mtu, queue_pair_attributes::QueuePairAttributes,
-        queue_pair_kind::QueuePairKind, queue_pair_state::QueuePairState,
-    },
-    device::DeviceContext,
-    error::VerbsError,
-    provider::{PairHandle, QueriedPair},
-    state_change_error::{ConnectCause, StateChangeError},
+    ConnectCause, ConnectionSettings, FirstSequence, LocalPort, Mtu, QueriedPair, QueuePairKind,
+    QueuePairState, ReadLimits, RemoteEndpoint, StateChangeError, VerbsError,
+    abi::attribute_mask::AttributeMask, abi::queue_pair_attributes::QueuePairAttributes,
+    device::DeviceContext, provider::PairHandle,
 };
 
 /// The state that a queue pair was last brought to. Its owner destroys the queue pair, and not before
 /// the last call.
 #[derive(Debug)]
 pub(crate) struct PairLifecycle {
-    pub(super) handle: PairHandle,
+    pub(crate) handle: PairHandle,
     pub(super) number: u32,
     pub(super) kind: QueuePairKind,
     pub(super) now: QueuePairState,
@@ -82,7 +73,7 @@ impl PairLifecycle {
             }
         };
         Err(VerbsError::Connect(Box::new(StateChangeError {
-            device: context.name().to_owned(),
+            device: context.name.to_owned(),
             queue_pair: self.number,
             from: self.now,
             attributes: *attributes,

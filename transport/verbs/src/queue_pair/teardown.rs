@@ -13,12 +13,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::{AnyPair, Queue, QueuePair};
-use crate::{
-    abi::work_id::WorkId,
-    completion::work_completion::WorkCompletion,
-    device::async_event::{AsyncEvent, QueuePairEvent},
-};
+use super::{AnyPair, Queue};
+use crate::{AsyncEvent, QueuePair, QueuePairEvent, WorkCompletion, WorkId};
 
 /// The time to wait for a queue pair to be drained, unless told otherwise. Flushing takes
 /// microseconds; a device that has reported nothing for this long will not report anything.

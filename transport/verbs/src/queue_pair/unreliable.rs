@@ -6,13 +6,11 @@
 //! that it has gone out. A send that fails at this end brings the queue pair to SQE, where it still
 //! receives, and from which it [recovers](UnreliableQueuePair::recover_sends). There are no reads, no atomics, no invalidation and no fence.
 
-use super::{
-    QueuePair, QueuePairBuilder, SendBatch,
-    connection::ConnectionSettings,
-    kind::Unreliable,
-    work_request::{PushError, SendRequest},
+use super::kind::Unreliable;
+use crate::{
+    ConnectionSettings, PushError, QueuePair, QueuePairBuilder, QueuePairKind, SendBatch,
+    SendRequest, VerbsError,
 };
-use crate::{abi::queue_pair_kind::QueuePairKind, error::VerbsError};
 
 /// An end of an unreliable connection
 /// ([`ibv_create_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_create_qp.3.html), `IBV_QPT_UC`).
@@ -29,7 +27,7 @@ impl QueuePairBuilder {
         port: u8,
         settings: ConnectionSettings,
     ) -> Result<UnreliableQueuePair, VerbsError> {
-        self.build_connected(QueuePairKind::Unreliable, port, settings)
+        self.build_kind(QueuePairKind::Unreliable, port, 0, settings)
     }
 }
 

@@ -7,21 +7,12 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use super::{
-    AnyPair, QueuePair,
-    memory_window::{BindRequest, MemoryWindow, WindowBinding, WindowError},
-    receive_queue::PostError,
-    work_request::Flags,
-};
+use super::{AnyPair, memory_window::WindowBinding};
+use crate::abi::{BindInfo, BindWr, access_flags, send_flags, wr_opcode};
 use crate::{
-    abi::{
-        BindInfo, BindWr, access_flags, remote_address::RemoteAddress, work_id::WorkId, wr_opcode,
-    },
-    memory::{
-        protection_domain::Domain,
-        region::{DeviceMemory, LiveRegistration, MemoryRegion, RegionAccess},
-    },
-    provider::{WindowKind, next_key},
+    BindRequest, DeviceMemory, MemoryRegion, MemoryWindow, PostError, QueuePair, RegionAccess,
+    RemoteAddress, WindowError, WindowKind, WorkId, memory::protection_domain::Domain,
+    memory::region::LiveRegistration, provider::next_key,
 };
 
 impl QueuePair {
@@ -45,10 +36,7 @@ impl QueuePair {
         self.any.check_room()?;
         let (start, bytes) = (request.range.start, request.range.len());
         let address = region.remote(start).address;
-        let flags = match request.is_fenced {
-            true => Flags::default().signaled().fenced(),
-            false => Flags::default().signaled(),
-        };
+        let flags = request.flags | send_flags::SIGNALED;
         let post = |domain: &Arc<Domain>, region: *mut _| {
             if !Arc::ptr_eq(domain, &window.domain) {
                 return Err(WindowError::OtherDomain {
@@ -100,7 +88,7 @@ impl QueuePair {
         let binding = window.check_invalidate(&self.any.inner)?;
         self.any.check_domain(window)?;
         self.any.check_room()?;
-        let flags = Flags::default().signaled();
+        let flags = send_flags::SIGNALED;
         let key = match window.kind() {
             WindowKind::One => {
                 let address = binding.address;
@@ -155,14 +143,14 @@ impl AnyPair {
         &mut self,
         window: &MemoryWindow,
         id: WorkId,
-        flags: Flags,
+        flags: u32,
         info: &BindInfo,
     ) -> Result<u32, WindowError> {
         let (pair, id) = (self.inner.handle, id.to_raw());
         let provider = self.inner.domain.context.provider();
         // SAFETY: the queue pair and the window are alive; `info` names a region that is registered
         // during the call (`while_held`).
-        let bound = unsafe { provider.bind_window(pair, window.handle, id, flags.bits(), info) };
+        let bound = unsafe { provider.bind_window(pair, window.handle, id, flags, info) };
         let key = bound.map_err(|source| PostError {
             call: "ibv_bind_mw",
             requests: 1,
@@ -178,7 +166,7 @@ impl AnyPair {
         &mut self,
         window: &MemoryWindow,
         id: WorkId,
-        flags: Flags,
+        flags: u32,
         info: BindInfo,
     ) -> Result<u32, WindowError> {
         let rkey = next_key(window.key().to_raw());
@@ -194,7 +182,7 @@ impl AnyPair {
     fn post_window_request(
         &mut self,
         id: WorkId,
-        flags: Flags,
+        flags: u32,
         fill: impl FnOnce(&mut crate::abi::SendWr),
     ) -> Result<(), WindowError> {
         self.table.clear();

@@ -1,15 +1,22 @@
 //! Work requests: what a queue is asked to send or to receive.
 
-use crate::{
-    abi::{
-        queue_pair_kind::QueuePairKind,
-        remote_address::{RemoteAddress, RemoteKey},
-        send_flags,
-        work_id::WorkId,
-        wr_opcode,
-    },
-    memory::scatter_entry::ScatterEntry,
-};
+use crate::abi::{send_flags, wr_opcode};
+use crate::{QueuePairKind, RemoteAddress, RemoteKey, ScatterEntry, WorkId};
+
+/// Declares the methods that set flags of a request (`enum ibv_send_flags`).
+macro_rules! flag_methods {
+    ($($(#[$doc:meta])* pub fn $name:ident(self) |= $flag:ident;)*) => {$(
+        $(#[$doc])*
+        #[inline]
+        #[must_use]
+        pub fn $name(mut self) -> Self {
+            self.flags |= crate::abi::send_flags::$flag;
+            self
+        }
+    )*};
+}
+
+pub(super) use flag_methods;
 
 /// A request to a send queue.
 ///
@@ -97,38 +104,17 @@ impl<'entries, 'memory> SendRequest<'entries, 'memory> {
         self
     }
 
-    /// Copies the bytes into the request. They may be used again as soon as it is posted, and the
-    /// device needs no second read. For short requests only.
-    #[inline]
-    #[must_use]
-    pub fn inline(mut self) -> Self {
-        self.flags |= send_flags::INLINE;
-        self
-    }
-
-    /// Makes a completion. A completion that succeeds says that all requests before it on this
-    /// queue pair have succeeded too.
-    #[inline]
-    #[must_use]
-    pub fn signaled(mut self) -> Self {
-        self.flags |= send_flags::SIGNALED;
-        self
-    }
-
-    /// Wakes a peer that waits for solicited completions only.
-    #[inline]
-    #[must_use]
-    pub fn solicited(mut self) -> Self {
-        self.flags |= send_flags::SOLICITED;
-        self
-    }
-
-    /// Waits for earlier RDMA reads and atomics of this queue pair.
-    #[inline]
-    #[must_use]
-    pub fn fenced(mut self) -> Self {
-        self.flags |= send_flags::FENCE;
-        self
+    flag_methods! {
+        /// Copies the bytes into the request. They may be used again as soon as it is posted, and the
+        /// device needs no second read. For short requests only.
+        pub fn inline(self) |= INLINE;
+        /// Makes a completion. A completion that succeeds says that all requests before it on this
+        /// queue pair have succeeded too.
+        pub fn signaled(self) |= SIGNALED;
+        /// Wakes a peer that waits for solicited completions only.
+        pub fn solicited(self) |= SOLICITED;
+        /// Waits for earlier RDMA reads and atomics of this queue pair.
+        pub fn fenced(self) |= FENCE;
     }
 
     /// Returns whether the send is inline.
@@ -178,25 +164,6 @@ impl<'entries, 'memory> SendRequest<'entries, 'memory> {
             });
         }
         Ok(())
-    }
-}
-
-/// Flags that all requests to a send queue can have (`enum ibv_send_flags`).
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Flags(u32);
-
-impl Flags {
-    /// Returns the bits, as the verbs take them.
-    pub(crate) fn bits(self) -> u32 {
-        self.0
-    }
-
-    pub(crate) fn signaled(self) -> Self {
-        Self(self.0 | send_flags::SIGNALED)
-    }
-
-    pub(crate) fn fenced(self) -> Self {
-        Self(self.0 | send_flags::FENCE)
     }
 }
 

@@ -22,32 +22,19 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::{
-    QueuePair, QueuePairBuilder, SendBatch,
-    connection::ConnectionSettings,
-    endpoint::{FirstSequence, LocalPort, RemoteEndpoint},
-    kind::XrcSend,
-    read::ReadRequest,
-    receive_queue::{ReceiveBatch, ReceiveQueue},
-    state::PairLifecycle,
-    work_request::{PushError, SendRequest},
-};
+use super::{kind::XrcSend, state::PairLifecycle};
 use crate::{
-    abi::{
-        port::Mtu, queue_pair_attributes::QueuePairAttributes, queue_pair_kind::QueuePairKind,
-        queue_pair_state::QueuePairState,
-    },
-    completion::queue::CompletionQueue,
-    device::{Device, DeviceContext},
-    error::VerbsError,
-    memory::{protection_domain::ProtectionDomain, region::RegionAccess},
-    provider::{QueriedPair, XrcDomainHandle},
+    CompletionQueue, ConnectionSettings, Device, FirstSequence, LocalPort, Mtu, ProtectionDomain,
+    PushError, QueriedPair, QueuePair, QueuePairBuilder, QueuePairKind, QueuePairState,
+    ReadRequest, ReceiveBatch, ReceiveQueue, RegionAccess, RemoteEndpoint, SendBatch, SendRequest,
+    VerbsError, abi::queue_pair_attributes::QueuePairAttributes, device::DeviceContext,
+    provider::XrcDomainHandle,
 };
 
 /// A domain of extended connections. Clones are the same one.
 #[derive(Clone, Debug)]
 pub struct XrcDomain {
-    inner: Arc<OpenXrcDomain>,
+    pub(crate) inner: Arc<OpenXrcDomain>,
 }
 
 /// The part of a domain that the objects made from it keep alive.
@@ -104,19 +91,13 @@ impl XrcDomain {
             XrcOpening::Create => libc::O_CREAT | libc::O_EXCL,
         };
         let file = file.map(|file| file.as_raw_fd());
+        let provider = context.provider();
         // SAFETY: the context is open; the file is open during the call.
-        let opened = unsafe {
-            let provider = context.provider();
-            provider.open_xrc_domain(context.handle(), file, flags)
-        };
+        let opened = unsafe { provider.open_xrc_domain(context.opened.handle, file, flags) };
         let handle = opened.map_err(|errno| lacks(&context, "ibv_open_xrcd", errno))?;
         Ok(Self {
             inner: Arc::new(OpenXrcDomain { handle, context }),
         })
-    }
-
-    pub(crate) fn inner(&self) -> &Arc<OpenXrcDomain> {
-        &self.inner
     }
 }
 
@@ -136,7 +117,7 @@ impl Drop for OpenXrcDomain {
 /// A shared receive queue that senders name by number.
 #[derive(Debug)]
 pub struct XrcReceiveQueue {
-    queue: ReceiveQueue,
+    pub(crate) queue: ReceiveQueue,
     number: u32,
 }
 
@@ -155,8 +136,8 @@ impl XrcReceiveQueue {
         requests: u32,
         entries: u32,
     ) -> Result<Self, VerbsError> {
-        let (xrc, completions) = (Arc::clone(xrc.inner()), Arc::clone(completions.inner()));
-        let ours = &domain.inner().context;
+        let (xrc, completions) = (Arc::clone(&xrc.inner), Arc::clone(&completions.inner));
+        let ours = &domain.inner.context;
         ours.check_same("XRC domain", xrc.context())?;
         ours.check_same("completion queue of receives", &completions.context)?;
         let made_with = (xrc.handle, completions.handle);
@@ -170,11 +151,6 @@ impl XrcReceiveQueue {
     #[must_use]
     pub fn number(&self) -> u32 {
         self.number
-    }
-
-    #[cfg(feature = "rdma-sys")]
-    pub(crate) fn queue(&self) -> &ReceiveQueue {
-        &self.queue
     }
 
     /// Returns how many receives it holds.
@@ -207,8 +183,8 @@ impl XrcReceiveQueue {
 /// The receiving end of an extended connection, or one of several handles of it.
 #[derive(Debug)]
 pub struct XrcReceiveQueuePair {
-    state: PairLifecycle,
-    domain: Arc<OpenXrcDomain>,
+    pub(crate) state: PairLifecycle,
+    pub(crate) domain: Arc<OpenXrcDomain>,
 }
 
 impl XrcReceiveQueuePair {
@@ -220,13 +196,11 @@ impl XrcReceiveQueuePair {
     /// # Errors
     /// The refusal of the device.
     pub fn new(xrc: &XrcDomain, port: u8, access: RegionAccess) -> Result<Self, VerbsError> {
-        let domain = Arc::clone(xrc.inner());
+        let domain = Arc::clone(&xrc.inner);
         let context = domain.context();
+        let provider = context.provider();
         // SAFETY: context and domain are open.
-        let made = unsafe {
-            let provider = context.provider();
-            provider.create_xrc_receiver(context.handle(), domain.handle)
-        };
+        let made = unsafe { provider.create_xrc_receiver(context.opened.handle, domain.handle) };
         let (handle, number) = made.map_err(|errno| lacks(context, "ibv_create_qp_ex", errno))?;
         let state = PairLifecycle::new(handle, number, QueuePairKind::XrcReceive);
         let mut pair = Self { state, domain };
@@ -246,13 +220,12 @@ impl XrcReceiveQueuePair {
     /// # Errors
     /// The refusal of the device: no such end in the domain.
     pub fn open(xrc: &XrcDomain, number: u32) -> Result<Self, VerbsError> {
-        let domain = Arc::clone(xrc.inner());
+        let domain = Arc::clone(&xrc.inner);
         let context = domain.context();
+        let provider = context.provider();
         // SAFETY: context and domain are open.
-        let opened = unsafe {
-            let provider = context.provider();
-            provider.open_xrc_receiver(context.handle(), domain.handle, number)
-        };
+        let opened =
+            unsafe { provider.open_xrc_receiver(context.opened.handle, domain.handle, number) };
         let handle = opened.map_err(|errno| lacks(context, "ibv_open_qp", errno))?;
         let state = PairLifecycle::new(handle, number, QueuePairKind::XrcReceive);
         let mut pair = Self { state, domain };
@@ -293,7 +266,7 @@ impl XrcReceiveQueuePair {
         settings: ConnectionSettings,
     ) -> Result<Mtu, VerbsError> {
         let context = self.domain.context();
-        let reads = settings.read_limits(context.attributes());
+        let reads = settings.read_limits(&context.attributes);
         let settings = (settings, reads);
         self.state.connect(context, settings, first, local, remote)
     }
@@ -305,16 +278,6 @@ impl XrcReceiveQueuePair {
     /// [`VerbsError`] if the device refuses.
     pub fn query(&self) -> Result<QueriedPair, VerbsError> {
         self.state.query(self.domain.context())
-    }
-
-    #[cfg(feature = "rdma-sys")]
-    pub(crate) fn context(&self) -> &DeviceContext {
-        self.domain.context()
-    }
-
-    #[cfg(feature = "rdma-sys")]
-    pub(crate) fn handle(&self) -> crate::provider::PairHandle {
-        self.state.handle
     }
 }
 
@@ -340,7 +303,7 @@ impl QueuePairBuilder {
         settings: ConnectionSettings,
     ) -> Result<XrcSendQueuePair, VerbsError> {
         let context = Arc::clone(&self.domain.context);
-        let made = self.build_connected(QueuePairKind::XrcSend, port, settings);
+        let made = self.build_kind(QueuePairKind::XrcSend, port, 0, settings);
         made.map_err(|error| match error {
             VerbsError::Call { call, source, .. } => lacks(&context, call, source),
             other => other,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rustix::io::Errno;
 
 use super::*;
-use crate::{AsyncEvents, DeviceMemory, provider::fake::Call};
+use crate::{AsyncEvents, DeviceMemory, ForeignRegion, OnDeviceMemory, provider::fake::Call};
 
 #[test]
 fn handles_dropped_first_stay_alive_below_the_queue_pair() {
@@ -171,6 +171,22 @@ fn memory_goes_after_it_is_deregistered_and_not_at_all_if_that_fails() {
 }
 
 #[test]
+fn memory_of_a_device_stays_taken_if_its_region_cannot_be_deregistered() {
+    let fake = one_device();
+    fake.change(DEVICE, |device| device.attributes.device_memory_bytes = 64);
+    let device = Device::open(&fake.provider(), DEVICE).unwrap();
+    let domain = ProtectionDomain::new(&device).unwrap();
+    let memory = OnDeviceMemory::new(&device, 64, 0).unwrap();
+    let region = memory.register(&domain, 0..64, RegionAccess::RECEIVE);
+    fake.refuse(Call::Deregister, Errno::BUSY);
+    drop((memory, region.unwrap()));
+    assert_eq!(fake.alive()["memory regions"], 1);
+    assert_eq!(fake.alive()["device memory"], 1);
+    let no_room = OnDeviceMemory::new(&device, 1, 0);
+    no_room.expect_err("the memory is still taken");
+}
+
+#[test]
 fn one_reader_of_events_at_a_time() {
     let fake = one_device();
     let device = Device::open(&fake.provider(), DEVICE).unwrap();
@@ -189,8 +205,10 @@ fn handles_may_be_moved_to_other_threads() {
     moves::<CompletionQueue>();
     moves::<ReceiveQueue>();
     moves::<MemoryRegion<AnonymousMemory>>();
+    moves::<ForeignRegion>();
     moves::<AsyncEvents>();
     shared::<Device>();
     shared::<ProtectionDomain>();
     shared::<MemoryRegion<AnonymousMemory>>();
+    shared::<ForeignRegion>();
 }

@@ -181,13 +181,9 @@ impl Provider for FakeProvider {
         Ok(event)
     }
 
-    unsafe fn create_pair(
-        &self,
-        domain: DomainHandle,
-        init: &QueuePairInit,
-    ) -> Result<CreatedPair, Errno> {
+    unsafe fn create_pair(&self, init: &QueuePairInit) -> Result<CreatedPair, Errno> {
         // SAFETY: the trait's contract.
-        unsafe { self.new_pair(domain, init) }
+        unsafe { self.new_pair(init) }
     }
 
     unsafe fn modify_pair(
@@ -339,12 +335,11 @@ impl Provider for FakeProvider {
 
     unsafe fn create_completion_queue(
         &self,
-        context: ContextHandle,
         init: &CompletionInit,
     ) -> Result<(CompletionHandle, u32), Errno> {
         let mut state = self.world.lock();
         // SAFETY: the trait's contract.
-        let context = unsafe { id_of(context.as_ptr()) };
+        let context = unsafe { id_of(init.context.as_ptr()) };
         state.grant_at(Call::CreateCompletionQueue, context)?;
         // SAFETY: the trait's contract.
         let channel = init.channel.map(|one| unsafe { id_of(one.as_ptr()) });
@@ -353,14 +348,10 @@ impl Provider for FakeProvider {
         Ok((handle, capacity))
     }
 
-    unsafe fn create_extended_queue(
-        &self,
-        context: ContextHandle,
-        init: &CompletionInit,
-    ) -> Result<ExtendedQueue, Errno> {
+    unsafe fn create_extended_queue(&self, init: &CompletionInit) -> Result<ExtendedQueue, Errno> {
         let mut state = self.world.lock();
         // SAFETY: the trait's contract.
-        let context = unsafe { id_of(context.as_ptr()) };
+        let context = unsafe { id_of(init.context.as_ptr()) };
         state.grant_at(Call::CreateExtendedQueue, context)?;
         // SAFETY: the trait's contract.
         let channel = init.channel.map(|one| unsafe { id_of(one.as_ptr()) });
@@ -407,11 +398,10 @@ impl Provider for FakeProvider {
 
     unsafe fn create_shared_receive(
         &self,
-        domain: DomainHandle,
         init: &SharedReceiveInit,
     ) -> Result<CreatedSharedReceive, Errno> {
         // SAFETY: the trait's contract.
-        unsafe { self.new_shared_receive(domain, init) }
+        unsafe { self.new_shared_receive(init) }
     }
 
     unsafe fn arm_shared_receive_limit(

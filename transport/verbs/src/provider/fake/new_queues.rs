@@ -13,23 +13,19 @@ use super::{
 use crate::{
     abi::queue_pair_kind::QueuePairKind,
     provider::{
-        CompletionHandle, CreatedPair, CreatedSharedReceive, DomainHandle, PairHandle,
-        QueuePairInit, SharedReceiveHandle, SharedReceiveInit, XrcDomainHandle,
+        CompletionHandle, CreatedPair, CreatedSharedReceive, PairHandle, QueuePairInit,
+        SharedReceiveHandle, SharedReceiveInit, XrcDomainHandle,
     },
 };
 
 /// By the contract of [`Provider`](crate::provider::Provider).
 impl FakeProvider {
-    pub(super) unsafe fn new_pair(
-        &self,
-        domain: DomainHandle,
-        init: &QueuePairInit,
-    ) -> Result<CreatedPair, Errno> {
+    pub(super) unsafe fn new_pair(&self, init: &QueuePairInit) -> Result<CreatedPair, Errno> {
         let mut state = self.world.lock();
         // SAFETY: the trait's contract.
         let (domain, send_completions, receive_completions, shared) = unsafe {
             (
-                id_of(domain.as_ptr()),
+                id_of(init.domain.as_ptr()),
                 id_of(init.send_queue.as_ptr()),
                 id_of(init.receive_queue.as_ptr()),
                 init.shared.map(|queue| id_of(queue.as_ptr())),
@@ -79,7 +75,6 @@ impl FakeProvider {
 
     pub(super) unsafe fn new_shared_receive(
         &self,
-        domain: DomainHandle,
         init: &SharedReceiveInit,
     ) -> Result<CreatedSharedReceive, Errno> {
         let mut state = self.world.lock();
@@ -88,7 +83,7 @@ impl FakeProvider {
             let ids = |(xrc, completions): (XrcDomainHandle, CompletionHandle)| {
                 (id_of(xrc.as_ptr()), id_of(completions.as_ptr()))
             };
-            (id_of(domain.as_ptr()), init.xrc.map(ids))
+            (id_of(init.domain.as_ptr()), init.xrc.map(ids))
         };
         let context = state.domains[&domain].context;
         let call = match xrc {

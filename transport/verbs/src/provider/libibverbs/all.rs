@@ -5,42 +5,34 @@ use std::mem::zeroed;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::ptr;
 
-use rustix::io::Errno;
+use rustix::io::{self, Errno};
 
-use super::{
-    Libibverbs, clear_errno, control::registered, last_errno, pairs::address, status, sys,
+use super::{Libibverbs, control::registered, last_errno, pairs::address, status, sys};
+use crate::provider::{
+    AddressObject, BufferHandle, ContextHandle, DomainHandle, PairHandle, RegisteredRegion,
+    XrcDomainHandle,
 };
-use crate::{
-    abi::{
-        access_flags, gid::Gid, queue_pair_attributes::AddressVector,
-        queue_pair_kind::QueuePairKind,
-    },
-    provider::{
-        AddressObject, BufferHandle, ContextHandle, DomainHandle, PairHandle, RegisteredRegion,
-        XrcDomainHandle, all::AllProvider,
-    },
-};
+use crate::{AddressVector, Gid, QueuePairKind, abi::access_flags, provider::all::AllProvider};
 
 impl AllProvider for Libibverbs {
     unsafe fn create_address(
         &self,
         domain: DomainHandle,
         vector: &AddressVector,
-    ) -> Result<AddressObject, Errno> {
+    ) -> io::Result<AddressObject> {
         let mut raw = address(vector);
-        clear_errno();
         // SAFETY: the trait's contract.
         let made = unsafe { sys::ibv_create_ah(domain.as_ptr(), &raw mut raw) };
         AddressObject::new(made).ok_or_else(last_errno)
     }
 
-    unsafe fn attach_multicast(&self, pair: PairHandle, group: Gid, lid: u16) -> Result<(), Errno> {
+    unsafe fn attach_multicast(&self, pair: PairHandle, group: Gid, lid: u16) -> io::Result<()> {
         let group = sys::ibv_gid { raw: group.0 };
         // SAFETY: the trait's contract.
         status(unsafe { sys::ibv_attach_mcast(pair.as_ptr(), &raw const group, lid) })
     }
 
-    unsafe fn detach_multicast(&self, pair: PairHandle, group: Gid, lid: u16) -> Result<(), Errno> {
+    unsafe fn detach_multicast(&self, pair: PairHandle, group: Gid, lid: u16) -> io::Result<()> {
         let group = sys::ibv_gid { raw: group.0 };
         // SAFETY: the trait's contract.
         status(unsafe { sys::ibv_detach_mcast(pair.as_ptr(), &raw const group, lid) })
@@ -53,8 +45,7 @@ impl AllProvider for Libibverbs {
         offset: u64,
         bytes: usize,
         access: u32,
-    ) -> Result<RegisteredRegion, Errno> {
-        clear_errno();
+    ) -> io::Result<RegisteredRegion> {
         let (fd, access) = (buffer.as_raw_fd(), access as c_int);
         // SAFETY: the trait's contract.
         unsafe {
@@ -74,16 +65,15 @@ impl AllProvider for Libibverbs {
         context: ContextHandle,
         bytes: usize,
         align_log: u32,
-    ) -> Result<BufferHandle, Errno> {
+    ) -> io::Result<BufferHandle> {
         let mut attributes = sys::ibv_alloc_dm_attr {
             length: bytes,
             log_align_req: align_log,
             comp_mask: 0,
         };
-        clear_errno();
         // SAFETY: the trait's contract.
-        let raw = unsafe { sys::ibv_alloc_dm(context.as_ptr(), &raw mut attributes) };
-        BufferHandle::new(raw).ok_or_else(last_errno)
+        let made = unsafe { sys::ibv_alloc_dm(context.as_ptr(), &raw mut attributes) };
+        BufferHandle::new(made).ok_or_else(last_errno)
     }
 
     unsafe fn write_buffer(
@@ -91,7 +81,7 @@ impl AllProvider for Libibverbs {
         buffer: BufferHandle,
         offset: u64,
         from: &[u8],
-    ) -> Result<(), Errno> {
+    ) -> io::Result<()> {
         let raw: *mut sys::ibv_dm = buffer.as_ptr();
         // SAFETY: the trait's contract.
         unsafe {
@@ -105,7 +95,7 @@ impl AllProvider for Libibverbs {
         buffer: BufferHandle,
         offset: u64,
         into: &mut [u8],
-    ) -> Result<(), Errno> {
+    ) -> io::Result<()> {
         let raw: *mut sys::ibv_dm = buffer.as_ptr();
         // SAFETY: the trait's contract.
         unsafe {
@@ -121,9 +111,8 @@ impl AllProvider for Libibverbs {
         offset: u64,
         bytes: usize,
         access: u32,
-    ) -> Result<RegisteredRegion, Errno> {
+    ) -> io::Result<RegisteredRegion> {
         let access = access | access_flags::ZERO_BASED;
-        clear_errno();
         // SAFETY: the trait's contract.
         unsafe {
             registered(sys::ibv_reg_dm_mr(
@@ -141,30 +130,28 @@ impl AllProvider for Libibverbs {
         context: ContextHandle,
         file: Option<RawFd>,
         flags: i32,
-    ) -> Result<XrcDomainHandle, Errno> {
+    ) -> io::Result<XrcDomainHandle> {
         let mut init = sys::ibv_xrcd_init_attr {
             comp_mask: sys::constants::IBV_XRCD_INIT_ATTR_FD
                 | sys::constants::IBV_XRCD_INIT_ATTR_OFLAGS,
             fd: file.unwrap_or(-1),
             oflags: flags,
         };
-        clear_errno();
         // SAFETY: the trait's contract.
-        let opened = unsafe { sys::ibv_open_xrcd(context.as_ptr(), &raw mut init) };
-        XrcDomainHandle::new(opened).ok_or_else(last_errno)
+        let made = unsafe { sys::ibv_open_xrcd(context.as_ptr(), &raw mut init) };
+        XrcDomainHandle::new(made).ok_or_else(last_errno)
     }
 
     unsafe fn create_xrc_receiver(
         &self,
         context: ContextHandle,
         domain: XrcDomainHandle,
-    ) -> Result<(PairHandle, u32), Errno> {
+    ) -> io::Result<(PairHandle, u32)> {
         // SAFETY: integers and pointers, for which zeros are a value.
         let mut init: sys::ibv_qp_init_attr_ex = unsafe { zeroed() };
         init.qp_type = QueuePairKind::XrcReceive.to_raw();
         init.comp_mask = sys::constants::IBV_QP_INIT_ATTR_XRCD;
         init.xrcd = domain.as_ptr();
-        clear_errno();
         // SAFETY: the trait's contract.
         let pair = unsafe { sys::ibv_create_qp_ex(context.as_ptr(), &raw mut init) };
         let handle = PairHandle::new(pair).ok_or_else(last_errno)?;
@@ -177,7 +164,7 @@ impl AllProvider for Libibverbs {
         context: ContextHandle,
         domain: XrcDomainHandle,
         number: u32,
-    ) -> Result<PairHandle, Errno> {
+    ) -> io::Result<PairHandle> {
         let mut open = sys::ibv_qp_open_attr {
             comp_mask: sys::constants::IBV_QP_OPEN_ATTR_NUM
                 | sys::constants::IBV_QP_OPEN_ATTR_XRCD
@@ -187,9 +174,8 @@ impl AllProvider for Libibverbs {
             qp_context: ptr::null_mut(),
             qp_type: QueuePairKind::XrcReceive.to_raw(),
         };
-        clear_errno();
         // SAFETY: the trait's contract.
-        let pair = unsafe { sys::ibv_open_qp(context.as_ptr(), &raw mut open) };
-        PairHandle::new(pair).ok_or_else(last_errno)
+        let made = unsafe { sys::ibv_open_qp(context.as_ptr(), &raw mut open) };
+        PairHandle::new(made).ok_or_else(last_errno)
     }
 }

@@ -5,26 +5,22 @@ use std::mem::{MaybeUninit, zeroed};
 use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
 
-use rustix::io::Errno;
+use rustix::io::{self, Errno};
 
 use super::{
-    Libibverbs, clear_errno, count, device_name, drivers, extended_queue, has_descriptors_to_spare,
-    hot_calls, last_errno, minus_one, pairs, queries, status, sys, tag_pointer,
+    Libibverbs, count, device_name, drivers, extended_queue, has_descriptors_to_spare, hot_calls,
+    last_errno, minus_one, pairs, queries, status, sys, tag_pointer,
+};
+use crate::provider::{
+    AnyHandle, ChannelHandle, CompletionHandle, CompletionInit, ContextHandle, CreatedPair,
+    CreatedSharedReceive, DeviceEntry, DomainHandle, ExtendedQueue, OpenedContext, PairHandle,
+    Provider, QueuePairInit, RawEvent, RegionHandle, RegisteredRegion, SharedReceiveHandle,
+    SharedReceiveInit, WindowHandle,
 };
 use crate::{
-    abi::{
-        BindInfo, attribute_mask::AttributeMask, event_element::EventElement,
-        fork_status::ForkStatus, gid::GidEntry, port::PortAttributes,
-        queue_pair_attributes::QueuePairAttributes,
-    },
-    error::VerbsError,
-    provider::{
-        AnyHandle, ChannelHandle, CompletionHandle, CompletionInit, ContextHandle, CreatedPair,
-        CreatedSharedReceive, DeviceAttributes, DeviceEntry, DomainHandle, ExtendedQueue,
-        OpenedContext, PairHandle, Provider, QueriedPair, QueuePairInit, RawEvent, RegionHandle,
-        RegisteredRegion, SharedReceiveAttributes, SharedReceiveHandle, SharedReceiveInit,
-        WindowHandle, WindowKind,
-    },
+    AsyncEvent, DeviceAttributes, ForkStatus, GidEntry, PortAttributes, QueriedPair,
+    SharedReceiveAttributes, VerbsError, WindowKind, abi::BindInfo,
+    abi::attribute_mask::AttributeMask, abi::queue_pair_attributes::QueuePairAttributes,
 };
 
 #[cfg(not(feature = "all"))]
@@ -66,7 +62,6 @@ impl Provider for Libibverbs {
                 name: name.to_owned(),
                 present: devices.iter().map(|one| device_name(*one)).collect(),
             })?;
-            clear_errno();
             // SAFETY: an entry of a list that exists.
             let context = unsafe { sys::ibv_open_device(*device) };
             let handle = ContextHandle::new(context).ok_or_else(|| refused(last_errno()))?;
@@ -87,7 +82,7 @@ impl Provider for Libibverbs {
         })?
     }
 
-    unsafe fn destroy(&self, handle: AnyHandle) -> Result<(), Errno> {
+    unsafe fn destroy(&self, handle: AnyHandle) -> io::Result<()> {
         // SAFETY: the trait's contract.
         status(unsafe {
             match handle {
@@ -106,12 +101,12 @@ impl Provider for Libibverbs {
         })
     }
 
-    unsafe fn query_device(&self, context: ContextHandle) -> Result<DeviceAttributes, Errno> {
+    unsafe fn query_device(&self, context: ContextHandle) -> io::Result<DeviceAttributes> {
         // SAFETY: the trait's contract.
         unsafe { queries::device(context) }
     }
 
-    unsafe fn query_port(&self, context: ContextHandle, port: u8) -> Result<PortAttributes, Errno> {
+    unsafe fn query_port(&self, context: ContextHandle, port: u8) -> io::Result<PortAttributes> {
         // SAFETY: the trait's contract.
         unsafe { queries::port(context, port) }
     }
@@ -121,19 +116,13 @@ impl Provider for Libibverbs {
         context: ContextHandle,
         port: u8,
         index: u32,
-    ) -> Result<Option<GidEntry>, Errno> {
+    ) -> io::Result<Option<GidEntry>> {
         // SAFETY: the trait's contract.
         unsafe { queries::gid(context, port, index) }
     }
 
-    unsafe fn query_pkey(
-        &self,
-        context: ContextHandle,
-        port: u8,
-        index: u16,
-    ) -> Result<u16, Errno> {
+    unsafe fn query_pkey(&self, context: ContextHandle, port: u8, index: u16) -> io::Result<u16> {
         let mut pkey = 0;
-        clear_errno();
         // SAFETY: the trait's contract; `pkey` is written to.
         let asked =
             unsafe { sys::ibv_query_pkey(context.as_ptr(), port, index.into(), &raw mut pkey) };
@@ -141,9 +130,8 @@ impl Provider for Libibverbs {
         Ok(u16::from_be(pkey))
     }
 
-    unsafe fn async_event(&self, context: ContextHandle) -> Result<Option<RawEvent>, Errno> {
+    unsafe fn async_event(&self, context: ContextHandle) -> io::Result<Option<RawEvent>> {
         let mut raw = MaybeUninit::<sys::ibv_async_event>::zeroed();
-        clear_errno();
         // SAFETY: the trait's contract; the event is written to.
         match minus_one(unsafe { sys::ibv_get_async_event(context.as_ptr(), raw.as_mut_ptr()) }) {
             Ok(()) => {}
@@ -155,12 +143,14 @@ impl Provider for Libibverbs {
         unsafe {
             let event_type = (*raw.as_ptr()).event_type;
             let element = &raw const (*raw.as_ptr()).element;
-            let element = match EventElement::of(event_type) {
-                EventElement::QueuePair => (*(*element).qp).qp_num.into(),
-                EventElement::CompletionQueue => (*(*element).cq).cq_context.addr() as u64,
-                EventElement::ReceiveQueue => (*(*element).srq).srq_context.addr() as u64,
-                EventElement::Port => (*element).port_num as u64,
-                EventElement::Nothing => 0,
+            let element = match AsyncEvent::from_raw(event_type, 0) {
+                AsyncEvent::QueuePair(..) => (*(*element).qp).qp_num.into(),
+                AsyncEvent::CompletionQueueError(_) => (*(*element).cq).cq_context.addr() as u64,
+                AsyncEvent::ReceiveQueueError(_) | AsyncEvent::ReceiveQueueLimit(_) => {
+                    (*(*element).srq).srq_context.addr() as u64
+                }
+                AsyncEvent::Port(..) => (*element).port_num as u64,
+                _ => 0,
             };
             sys::ibv_ack_async_event(raw.as_mut_ptr());
             Ok(Some(RawEvent {
@@ -170,11 +160,7 @@ impl Provider for Libibverbs {
         }
     }
 
-    unsafe fn create_pair(
-        &self,
-        domain: DomainHandle,
-        init: &QueuePairInit,
-    ) -> Result<CreatedPair, Errno> {
+    unsafe fn create_pair(&self, init: &QueuePairInit) -> io::Result<CreatedPair> {
         // SAFETY: integers and pointers, for which zeros are a value.
         let mut raw: sys::ibv_qp_init_attr = unsafe { zeroed() };
         raw.send_cq = init.send_queue.as_ptr();
@@ -188,9 +174,8 @@ impl Provider for Libibverbs {
         raw.cap.max_recv_sge = init.sizes.receive_entries;
         raw.cap.max_inline_data = init.sizes.inline_bytes;
         raw.qp_type = init.kind.to_raw();
-        clear_errno();
         // SAFETY: the trait's contract.
-        let pair = unsafe { sys::ibv_create_qp(domain.as_ptr(), &raw mut raw) };
+        let pair = unsafe { sys::ibv_create_qp(init.domain.as_ptr(), &raw mut raw) };
         let handle = PairHandle::new(pair).ok_or_else(last_errno)?;
         Ok(CreatedPair {
             handle,
@@ -205,19 +190,18 @@ impl Provider for Libibverbs {
         pair: PairHandle,
         attributes: &QueuePairAttributes,
         mask: AttributeMask,
-    ) -> Result<(), Errno> {
+    ) -> io::Result<()> {
         let mut raw = pairs::attributes(attributes);
         // SAFETY: the trait's contract.
         status(unsafe { sys::ibv_modify_qp(pair.as_ptr(), &raw mut raw, mask.bits() as c_int) })
     }
 
-    unsafe fn query_pair(&self, pair: PairHandle) -> Result<QueriedPair, Errno> {
+    unsafe fn query_pair(&self, pair: PairHandle) -> io::Result<QueriedPair> {
         // SAFETY: the trait's contract.
         unsafe { pairs::query(pair) }
     }
 
-    unsafe fn create_domain(&self, context: ContextHandle) -> Result<DomainHandle, Errno> {
-        clear_errno();
+    unsafe fn create_domain(&self, context: ContextHandle) -> io::Result<DomainHandle> {
         // SAFETY: the trait's contract.
         DomainHandle::new(unsafe { sys::ibv_alloc_pd(context.as_ptr()) }).ok_or_else(last_errno)
     }
@@ -228,9 +212,8 @@ impl Provider for Libibverbs {
         base: NonNull<u8>,
         bytes: usize,
         access: u32,
-    ) -> Result<RegisteredRegion, Errno> {
+    ) -> io::Result<RegisteredRegion> {
         let base: *mut c_void = base.as_ptr().cast();
-        clear_errno();
         // As in the header's macro, only the call with an I/O address passes the optional flags on.
         let required = access & !OPTIONAL_ACCESS;
         let mut raw = ptr::null_mut();
@@ -242,7 +225,6 @@ impl Provider for Libibverbs {
         // The plain call serves without optional rights, and if the library does not know the call
         // for them (before rdma-core 28).
         if raw.is_null() && (access == required || last_errno() == Errno::OPNOTSUPP) {
-            clear_errno();
             // SAFETY: the trait's contract.
             raw = unsafe { sys::ibv_reg_mr(domain.as_ptr(), base, bytes, required as c_int) };
         }
@@ -254,12 +236,11 @@ impl Provider for Libibverbs {
         &self,
         domain: DomainHandle,
         kind: WindowKind,
-    ) -> Result<(WindowHandle, u32), Errno> {
+    ) -> io::Result<(WindowHandle, u32)> {
         let kind = match kind {
             WindowKind::One => sys::constants::IBV_MW_TYPE_1,
             WindowKind::Two => sys::constants::IBV_MW_TYPE_2,
         };
-        clear_errno();
         // SAFETY: the trait's contract.
         let raw = unsafe { sys::ibv_alloc_mw(domain.as_ptr(), kind) };
         let handle = WindowHandle::new(raw).ok_or_else(last_errno)?;
@@ -274,7 +255,7 @@ impl Provider for Libibverbs {
         wr_id: u64,
         flags: u32,
         info: &BindInfo,
-    ) -> Result<u32, Errno> {
+    ) -> io::Result<u32> {
         let mut request = sys::ibv_mw_bind {
             wr_id,
             send_flags: flags,
@@ -294,11 +275,7 @@ impl Provider for Libibverbs {
         unsafe { (*window.as_ptr::<sys::ibv_mw>()).rkey = key };
     }
 
-    unsafe fn create_channel(
-        &self,
-        context: ContextHandle,
-    ) -> Result<(ChannelHandle, RawFd), Errno> {
-        clear_errno();
+    unsafe fn create_channel(&self, context: ContextHandle) -> io::Result<(ChannelHandle, RawFd)> {
         // SAFETY: the trait's contract.
         let raw = unsafe { sys::ibv_create_comp_channel(context.as_ptr()) };
         let handle = ChannelHandle::new(raw).ok_or_else(last_errno)?;
@@ -306,10 +283,9 @@ impl Provider for Libibverbs {
         Ok((handle, unsafe { (*raw).fd }))
     }
 
-    unsafe fn channel_event(&self, channel: ChannelHandle) -> Result<Option<u64>, Errno> {
+    unsafe fn channel_event(&self, channel: ChannelHandle) -> io::Result<Option<u64>> {
         let mut queue = ptr::null_mut();
         let mut tag = ptr::null_mut();
-        clear_errno();
         // SAFETY: the trait's contract; both are written to.
         let asked =
             unsafe { sys::ibv_get_cq_event(channel.as_ptr(), &raw mut queue, &raw mut tag) };
@@ -322,31 +298,26 @@ impl Provider for Libibverbs {
 
     unsafe fn create_completion_queue(
         &self,
-        context: ContextHandle,
         init: &CompletionInit,
-    ) -> Result<(CompletionHandle, u32), Errno> {
+    ) -> io::Result<(CompletionHandle, u32)> {
         let entries = c_int::try_from(init.entries).map_err(|_| Errno::INVAL)?;
         let vector = c_int::try_from(init.vector).map_err(|_| Errno::INVAL)?;
         let tag = tag_pointer(init.tag);
         let channel = init.channel.map_or(ptr::null_mut(), ChannelHandle::as_ptr);
-        clear_errno();
         // SAFETY: the trait's contract. The tag is never followed as a pointer.
-        let raw = unsafe { sys::ibv_create_cq(context.as_ptr(), entries, tag, channel, vector) };
+        let raw =
+            unsafe { sys::ibv_create_cq(init.context.as_ptr(), entries, tag, channel, vector) };
         let handle = CompletionHandle::new(raw).ok_or_else(last_errno)?;
         // SAFETY: the queue exists.
         Ok((handle, count(unsafe { (*raw).cqe })))
     }
 
-    unsafe fn create_extended_queue(
-        &self,
-        context: ContextHandle,
-        init: &CompletionInit,
-    ) -> Result<ExtendedQueue, Errno> {
+    unsafe fn create_extended_queue(&self, init: &CompletionInit) -> io::Result<ExtendedQueue> {
         // SAFETY: the trait's contract.
-        unsafe { extended_queue::create(context, init) }
+        unsafe { extended_queue::create(init) }
     }
 
-    unsafe fn read_clock(&self, context: ContextHandle) -> Result<u64, Errno> {
+    unsafe fn read_clock(&self, context: ContextHandle) -> io::Result<u64> {
         // SAFETY: integers, for which zeros are a value.
         let mut raw: sys::ibv_values_ex = unsafe { zeroed() };
         raw.comp_mask = sys::constants::IBV_VALUES_MASK_RAW_CLOCK;
@@ -366,25 +337,23 @@ impl Provider for Libibverbs {
 
     unsafe fn create_shared_receive(
         &self,
-        domain: DomainHandle,
         init: &SharedReceiveInit,
-    ) -> Result<CreatedSharedReceive, Errno> {
+    ) -> io::Result<CreatedSharedReceive> {
         // SAFETY: integers and pointers, for which zeros are a value.
         let mut raw: sys::ibv_srq_init_attr_ex = unsafe { zeroed() };
         raw.srq_context = tag_pointer(init.tag);
         raw.attr.max_wr = init.requests;
         raw.attr.max_sge = init.entries;
-        clear_errno();
         let made = match init.xrc {
             // SAFETY: the trait's contract. The longer structure begins with the shorter one.
-            None => unsafe { sys::ibv_create_srq(domain.as_ptr(), (&raw mut raw).cast()) },
+            None => unsafe { sys::ibv_create_srq(init.domain.as_ptr(), (&raw mut raw).cast()) },
             Some((xrc_domain, completions)) => {
                 raw.comp_mask = sys::constants::IBV_SRQ_INIT_ATTR_TYPE
                     | sys::constants::IBV_SRQ_INIT_ATTR_PD
                     | sys::constants::IBV_SRQ_INIT_ATTR_XRCD
                     | sys::constants::IBV_SRQ_INIT_ATTR_CQ;
                 raw.srq_type = sys::constants::IBV_SRQT_XRC;
-                raw.pd = domain.as_ptr();
+                raw.pd = init.domain.as_ptr();
                 raw.xrcd = xrc_domain.as_ptr();
                 raw.cq = completions.as_ptr();
                 // SAFETY: the trait's contract.
@@ -413,7 +382,7 @@ impl Provider for Libibverbs {
         &self,
         queue: SharedReceiveHandle,
         limit: u32,
-    ) -> Result<(), Errno> {
+    ) -> io::Result<()> {
         let mut attributes = sys::ibv_srq_attr {
             max_wr: 0,
             max_sge: 0,
@@ -427,7 +396,7 @@ impl Provider for Libibverbs {
     unsafe fn query_shared_receive(
         &self,
         queue: SharedReceiveHandle,
-    ) -> Result<SharedReceiveAttributes, Errno> {
+    ) -> io::Result<SharedReceiveAttributes> {
         // SAFETY: integers, for which zeros are a value.
         let mut raw: sys::ibv_srq_attr = unsafe { zeroed() };
         // SAFETY: the trait's contract; `raw` is written to.
@@ -442,7 +411,7 @@ impl Provider for Libibverbs {
 
 /// # Safety
 /// A region of the library, or null.
-pub(super) unsafe fn registered(raw: *mut sys::ibv_mr) -> Result<RegisteredRegion, Errno> {
+pub(super) unsafe fn registered(raw: *mut sys::ibv_mr) -> io::Result<RegisteredRegion> {
     let handle = RegionHandle::new(raw).ok_or_else(last_errno)?;
     // SAFETY: the region exists.
     let (lkey, rkey) = unsafe { ((*raw).lkey, (*raw).rkey) };

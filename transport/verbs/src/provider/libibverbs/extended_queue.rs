@@ -4,21 +4,17 @@ use std::ffi::c_void;
 use std::mem::{transmute, zeroed};
 use std::ptr::{self, NonNull};
 
-use rustix::io::Errno;
+use rustix::io::{self, Errno};
 
-use super::sys::{self, constants};
-use super::{clear_errno, count, last_errno, tag_pointer};
+use super::{count, last_errno, sys, sys::constants, tag_pointer};
 use crate::provider::{
-    BatchCalls, ChannelHandle, CompletionHandle, CompletionInit, ContextHandle, EndPoll,
-    ExtendedQueue, NextPoll, ReadField, ReadTime, StartPoll,
+    BatchCalls, ChannelHandle, CompletionHandle, CompletionInit, EndPoll, ExtendedQueue, NextPoll,
+    ReadField, ReadTime, StartPoll,
 };
 
 /// # Safety
 /// The contract of [`Provider::create_extended_queue`](crate::provider::Provider::create_extended_queue).
-pub(super) unsafe fn create(
-    context: ContextHandle,
-    init: &CompletionInit,
-) -> Result<ExtendedQueue, Errno> {
+pub(super) unsafe fn create(init: &CompletionInit) -> io::Result<ExtendedQueue> {
     // SAFETY: integers and pointers, for which zeros are a value.
     let mut raw: sys::ibv_cq_init_attr_ex = unsafe { zeroed() };
     raw.cqe = init.entries;
@@ -34,9 +30,8 @@ pub(super) unsafe fn create(
     raw.wc_flags = fields;
     raw.comp_mask = constants::IBV_CQ_INIT_ATTR_MASK_FLAGS;
     raw.flags = constants::IBV_CREATE_CQ_ATTR_SINGLE_THREADED;
-    clear_errno();
     // SAFETY: the caller's contract. The tag is never followed as a pointer.
-    let queue = unsafe { sys::ibv_create_cq_ex(context.as_ptr(), &raw mut raw) };
+    let queue = unsafe { sys::ibv_create_cq_ex(init.context.as_ptr(), &raw mut raw) };
     let handle = CompletionHandle::new(queue).ok_or_else(last_errno)?;
     // SAFETY: the queue exists.
     let calls = unsafe { batch_calls(queue, init) };

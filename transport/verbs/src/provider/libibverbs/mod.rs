@@ -21,10 +21,10 @@ use std::sync::{PoisonError, RwLock};
 
 use ibex_base::fork;
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::io::Errno;
+use rustix::io::{self, Errno};
 
-use super::{DeviceEntry, HotCalls, NodeType, Transport};
-use crate::{abi::RecvWr, error::VerbsError};
+use super::{DeviceEntry, HotCalls, PollQueue, PostReceive, PostSend, RequestNotify, Transport};
+use crate::{NodeType, VerbsError, abi::RecvWr};
 
 /// The system's library.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ impl Libibverbs {
     }
 
     /// Loads drivers that could not be loaded before. Returns whether there was one.
-    fn load_drivers() -> Result<bool, Errno> {
+    fn load_drivers() -> io::Result<bool> {
         let _no_list = LISTS.write().unwrap_or_else(PoisonError::into_inner);
         drivers::load_missing()
     }
@@ -73,7 +73,6 @@ impl Libibverbs {
     fn with_devices<R>(found: impl FnOnce(&[*mut sys::ibv_device]) -> R) -> Result<R, VerbsError> {
         let _no_driver_comes = LISTS.read().unwrap_or_else(PoisonError::into_inner);
         let mut count: c_int = 0;
-        clear_errno();
         // SAFETY: `count` is written to; the list is freed below.
         let list = unsafe { sys::ibv_get_device_list(&raw mut count) };
         if list.is_null() {
@@ -102,17 +101,16 @@ fn hot_calls(ops: &sys::ibv_context_ops) -> Option<HotCalls> {
     // shared receive queues may have no call for them; then it cannot make one either,
     // and the entry is never reached.
     unsafe {
+        let receive = |call: *const c_void| transmute::<*const c_void, PostReceive>(call);
         Some(HotCalls {
-            post_send: transmute::<*const c_void, super::PostSend>(ops.post_send? as *const c_void),
-            post_receive: transmute::<*const c_void, super::PostReceive>(
-                ops.post_recv? as *const c_void,
-            ),
+            post_send: transmute::<*const c_void, PostSend>(ops.post_send? as *const c_void),
+            post_receive: receive(ops.post_recv? as *const c_void),
             post_shared_receive: match ops.post_srq_recv {
-                Some(call) => transmute::<*const c_void, super::PostReceive>(call as *const c_void),
+                Some(call) => receive(call as *const c_void),
                 None => no_shared_receives,
             },
-            poll_queue: transmute::<*const c_void, super::PollQueue>(ops.poll_cq? as *const c_void),
-            request_notify: transmute::<*const c_void, super::RequestNotify>(
+            poll_queue: transmute::<*const c_void, PollQueue>(ops.poll_cq? as *const c_void),
+            request_notify: transmute::<*const c_void, RequestNotify>(
                 ops.req_notify_cq? as *const c_void,
             ),
         })
@@ -140,7 +138,7 @@ fn device_file(device: *mut sys::ibv_device) -> String {
 }
 
 /// Checks that as many descriptors are free as a list of devices takes, drivers and all.
-fn has_descriptors_to_spare() -> Result<(), Errno> {
+fn has_descriptors_to_spare() -> io::Result<()> {
     let open = || eventfd(0, EventfdFlags::CLOEXEC);
     let spare: Result<Vec<_>, _> = iter::repeat_with(open).take(SPARE_DESCRIPTORS).collect();
     spare.map(drop)
@@ -156,7 +154,7 @@ fn count(signed: c_int) -> u32 {
 
 /// Converts the result of calls that return the errno. Some providers return its negative, some
 /// -1.
-fn status(returned: c_int) -> Result<(), Errno> {
+fn status(returned: c_int) -> io::Result<()> {
     match returned {
         0 => Ok(()),
         -1 => Err(last_errno()),
@@ -167,7 +165,7 @@ fn status(returned: c_int) -> Result<(), Errno> {
 }
 
 /// Converts the result of calls that return -1 and set errno.
-fn minus_one(returned: c_int) -> Result<(), Errno> {
+fn minus_one(returned: c_int) -> io::Result<()> {
     if returned == 0 {
         Ok(())
     } else {
@@ -175,12 +173,7 @@ fn minus_one(returned: c_int) -> Result<(), Errno> {
     }
 }
 
-fn clear_errno() {
-    // SAFETY: the address of this thread's errno.
-    unsafe { *libc::__errno_location() = 0 };
-}
-
-/// Returns the errno that a failed call has left; `EIO` if it has left none.
+/// Returns the errno that a failed call of the library has left; `EIO` if it has left none.
 fn last_errno() -> Errno {
     match std::io::Error::last_os_error().raw_os_error() {
         Some(code @ 1..) => Errno::from_raw_os_error(code),
@@ -230,7 +223,7 @@ mod tests {
         assert_eq!(status(22), Err(Errno::INVAL));
         assert_eq!(status(-22), Err(Errno::INVAL));
         assert_eq!(status(c_int::MIN), Err(Errno::from_raw_os_error(4095)));
-        clear_errno();
+        sys::clear_errno();
         assert_eq!(minus_one(-1), Err(Errno::IO));
     }
 }

@@ -3,18 +3,13 @@
 use std::ffi::c_int;
 use std::mem::zeroed;
 
-use rustix::io::Errno;
+use rustix::io;
 
 use super::{status, sys};
+use crate::provider::{PairHandle, QueuePairSizes};
 use crate::{
-    abi::{
-        attribute_mask::AttributeMask,
-        gid::Gid,
-        port::Mtu,
-        queue_pair_attributes::{AddressVector, GlobalRoute, QueuePairAttributes},
-        queue_pair_state::QueuePairState,
-    },
-    provider::{PairHandle, QueriedPair, QueuePairSizes},
+    AddressVector, Gid, GlobalRoute, Mtu, QueriedPair, QueuePairState,
+    abi::attribute_mask::AttributeMask, abi::queue_pair_attributes::QueuePairAttributes,
 };
 
 /// Translates attributes.
@@ -42,7 +37,7 @@ pub(super) fn attributes(attributes: &QueuePairAttributes) -> sys::ibv_qp_attr {
 
 /// # Safety
 /// The contract of [`Provider::query_pair`](crate::provider::Provider::query_pair).
-pub(super) unsafe fn query(pair: PairHandle) -> Result<QueriedPair, Errno> {
+pub(super) unsafe fn query(pair: PairHandle) -> io::Result<QueriedPair> {
     // SAFETY: integers and pointers, for which zeros are a value.
     let mut raw: sys::ibv_qp_attr = unsafe { zeroed() };
     // SAFETY: as above.

@@ -3,18 +3,17 @@
 use std::ffi::c_int;
 use std::mem::zeroed;
 
-use rustix::io::Errno;
+use rustix::io::{self, Errno};
 
-use super::{clear_errno, count, minus_one, status, sys};
+use super::{count, minus_one, status, sys};
 use crate::{
-    abi::gid::{Gid, GidEntry, GidType},
-    abi::port::{LinkLayer, LinkSpeed, LinkWidth, Mtu, PhysicalState, PortAttributes, PortState},
-    provider::{AtomicSupport, ContextHandle, DeviceAttributes},
+    AtomicSupport, DeviceAttributes, Gid, GidEntry, GidType, LinkLayer, LinkSpeed, LinkWidth, Mtu,
+    PhysicalState, PortAttributes, PortState, provider::ContextHandle,
 };
 
 /// # Safety
 /// The contract of [`Provider::query_device`](crate::provider::Provider::query_device).
-pub(super) unsafe fn device(context: ContextHandle) -> Result<DeviceAttributes, Errno> {
+pub(super) unsafe fn device(context: ContextHandle) -> io::Result<DeviceAttributes> {
     // SAFETY: integers and byte arrays, for which zeros are a value.
     let mut more: sys::ibv_device_attr_ex = unsafe { zeroed() };
     // SAFETY: the caller's contract; `more` is written to.
@@ -83,7 +82,7 @@ pub(super) unsafe fn device(context: ContextHandle) -> Result<DeviceAttributes, 
 
 /// # Safety
 /// The contract of [`Provider::query_port`](crate::provider::Provider::query_port).
-pub(super) unsafe fn port(context: ContextHandle, port: u8) -> Result<PortAttributes, Errno> {
+pub(super) unsafe fn port(context: ContextHandle, port: u8) -> io::Result<PortAttributes> {
     // SAFETY: integers, for which zeros are a value.
     let mut raw: sys::ibv_port_attr = unsafe { zeroed() };
     // SAFETY: the caller's contract; `raw` is written to.
@@ -127,7 +126,7 @@ pub(super) unsafe fn gid(
     context: ContextHandle,
     port: u8,
     index: u32,
-) -> Result<Option<GidEntry>, Errno> {
+) -> io::Result<Option<GidEntry>> {
     // SAFETY: integers, for which zeros are a value.
     let mut raw: sys::ibv_gid_entry = unsafe { zeroed() };
     // SAFETY: the caller's contract; `raw` is written to.
@@ -163,10 +162,9 @@ unsafe fn query_gid_in_parts(
     context: ContextHandle,
     port: u8,
     index: u32,
-) -> Result<Option<GidEntry>, Errno> {
+) -> io::Result<Option<GidEntry>> {
     let place = c_int::try_from(index).map_err(|_| Errno::INVAL)?;
     let mut raw = sys::ibv_gid { raw: [0; 16] };
-    clear_errno();
     // SAFETY: the caller's contract; `raw` is written to.
     minus_one(unsafe { sys::ibv_query_gid(context.as_ptr(), port, place, &raw mut raw) })?;
     // SAFETY: every bit pattern is a value of both fields of the union.

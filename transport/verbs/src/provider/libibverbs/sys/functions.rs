@@ -36,8 +36,9 @@ pub(in super::super) fn load() -> Result<(), String> {
     Ok(())
 }
 
-/// Declares the functions; a call of one before [`load`] has succeeded panics. `else` names what
-/// stands in for a function that old libraries do not have.
+/// Declares the functions; a call of one before [`load`] has succeeded panics. Errno is what the
+/// function has set, and 0 if it has set none. `else` names what stands in for a function that old
+/// libraries do not have.
 macro_rules! functions {
     ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)? $(, else $absent:expr)?;)*) => {
         #[derive(Debug)]
@@ -75,6 +76,7 @@ macro_rules! functions {
             /// # Safety
             /// The manual page of the function of this name.
             pub(in super::super) unsafe fn $name($($argument: $type),*) $(-> $result)? {
+                super::clear_errno();
                 // SAFETY: the caller's contract.
                 unsafe { (functions().$name)($($argument),*) }
             }

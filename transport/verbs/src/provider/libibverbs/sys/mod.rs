@@ -107,12 +107,19 @@ pub(super) unsafe fn ibv_query_device_ex(
     }
 }
 
-/// Declares inline functions that go through the context's table.
+/// Lets the next failure of the library be told from an earlier one.
+pub(super) fn clear_errno() {
+    // SAFETY: the address of this thread's errno.
+    unsafe { *libc::__errno_location() = 0 };
+}
+
+/// Declares inline functions that go through the context's table. Errno is as behind the others.
 macro_rules! inline_functions {
     ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty
         = $call:expr, else $absent:expr;)*) => {$(
         $(#[$doc])*
         pub(super) unsafe fn $name($($argument: $type),*) -> $result {
+            clear_errno();
             // SAFETY: the caller's contract; the address of this thread's errno.
             unsafe {
                 match $call {
