@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 use hmac_sha256::Hash;
-use ibex_base::field::{FieldCodec, FieldError, FieldReader, ListOf, Plain, WireField};
+use ibex_base::field::{AsItself, FieldCodec, FieldError, FieldReader, ListOf, WireField};
 
 use crate::fabric::Fabric;
 use crate::identity::Secret;
@@ -53,7 +53,7 @@ ibex_base::wire_structs! {
         /// The key of its partition, with the bit of full members; 0 where it is not known.
         pub partition_key: u16 = "partition key",
         /// Its queue pairs on other ports, at most [`MAX_RAILS`](Self::MAX_RAILS).
-        pub rails: Vec<VerbsRail> = "rail count" [ListOf(VerbsEndpoint::MAX_RAILS, Plain)],
+        pub rails: Vec<VerbsRail> = "rail count" [ListOf(VerbsEndpoint::MAX_RAILS, AsItself)],
     }
 
     /// A further queue pair of a session, on another port, over which large messages are read as well.
@@ -86,7 +86,7 @@ ibex_base::wire_structs! {
         /// The kind of that identifier, which decides how packets are routed.
         pub gid_type: GidKind = "gid type",
         /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096.
-        pub mtu_bytes: u16 = "mtu" [Mtu],
+        pub mtu_bytes: u16 = "mtu" [MtuBytes],
     }
 }
 
@@ -190,9 +190,9 @@ impl WireField for PairAbilities {
 }
 
 /// The powers of two that devices have as path MTU.
-struct Mtu;
+struct MtuBytes;
 
-impl FieldCodec<u16> for Mtu {
+impl FieldCodec<u16> for MtuBytes {
     fn read(&self, from: &mut FieldReader<'_>, field: &'static str) -> Result<u16, FieldError> {
         match u16::read(from, field)? {
             mtu @ (256 | 512 | 1024 | 2048 | 4096) => Ok(mtu),

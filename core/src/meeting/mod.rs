@@ -18,7 +18,7 @@ use self::{
 };
 
 /// The listener and the dialer of a node, as its engine turns them.
-pub(crate) struct Meeting {
+pub(crate) struct NewSessions {
     pub(crate) listener: Option<PeerListener>,
     pub(crate) dialer: Dialer<Owner>,
     pub(crate) resuming: Resuming,
@@ -26,7 +26,7 @@ pub(crate) struct Meeting {
     pub(crate) late: Vec<Incoming>,
 }
 
-impl ControlSource for Meeting {
+impl ControlSource for NewSessions {
     fn fds(&self) -> Vec<BorrowedFd<'_>> {
         let listener = self.listener.iter();
         let listener = listener.map(|listener| listener.acceptor.as_fd());

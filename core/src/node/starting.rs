@@ -24,7 +24,7 @@ use crate::{
     ListenError, PeerId,
     error::ListenFailure,
     meeting::{
-        Meeting,
+        NewSessions,
         listener::{Failures, PeerListener},
         resuming::Resuming,
     },
@@ -160,7 +160,7 @@ impl Node {
                 ListenFailure::Rdma { required, source }
             })?;
         }
-        let meeting = Meeting {
+        let meeting = NewSessions {
             listener: listening.map(|at| node.bind(at)).transpose()?,
             dialer,
             resuming: node.resuming.clone(),

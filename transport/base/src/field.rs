@@ -140,9 +140,9 @@ impl<T, C: FieldCodec<T>> FieldCodec<Vec<T>> for ListOf<C> {
 
 /// The way in which the type itself is written.
 #[derive(Clone, Copy, Debug)]
-pub struct Plain;
+pub struct AsItself;
 
-impl<T: WireField> FieldCodec<T> for Plain {
+impl<T: WireField> FieldCodec<T> for AsItself {
     #[inline]
     fn read(&self, from: &mut FieldReader<'_>, name: &'static str) -> Result<T, FieldError> {
         T::read(from, name)
@@ -254,7 +254,7 @@ impl<T: WireField> WireField for Arc<T> {
 #[macro_export]
 macro_rules! wire_structs {
     (@codec) => {
-        $crate::field::Plain
+        $crate::field::AsItself
     };
     (@codec $codec:expr) => {
         $codec

@@ -16,7 +16,7 @@ mod tests;
 
 use std::{ops::RangeInclusive, sync::Arc};
 
-use ibex_base::field::{AtMost, FieldCodec, FieldError, FieldReader, Plain, WireField, cut};
+use ibex_base::field::{AsItself, AtMost, FieldCodec, FieldError, FieldReader, WireField, cut};
 
 pub use ask::{Ask, Questions};
 pub use channel_spec::ChannelSpec;
@@ -36,7 +36,7 @@ use crate::credit::session::CONTROL_RESERVE_BYTES;
 /// [`wire_structs!`](ibex_base::wire_structs!). A message may have a second number, with which the
 /// field behind it is there.
 macro_rules! control_messages {
-    (@codec) => { Plain };
+    (@codec) => { AsItself };
     (@codec $codec:expr) => { $codec };
     ($(#[$meta:meta])* $name:ident {$(
         $(#[$doc:meta])*
