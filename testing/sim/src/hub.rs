@@ -21,6 +21,8 @@ pub(super) struct Hub {
     brokers: [CreditBroker; 2],
     /// The wires over which each peer's session has joined a broker.
     joined: Vec<Option<Wires>>,
+    /// The wires over which each peer's last session has parted.
+    parted: Vec<Option<Wires>>,
 }
 
 /// The session, the epoch, and the index of the broker.
@@ -48,6 +50,7 @@ impl Hub {
         Self {
             brokers: [bytes, buffers],
             joined: vec![None; options.peers],
+            parted: vec![None; options.peers],
         }
     }
 
@@ -81,8 +84,12 @@ impl Hub {
         let node = pair.hub();
         let of = usize::from(node.carriage() != Carriage::Stream);
         let has_wires = !matches!(node.stage, Stage::Suspended | Stage::Before);
-        let is_up = has_wires && !pair.has_parted();
-        let wires = is_up.then_some((pair.sessions(), node.epoch, of));
+        let wires = has_wires.then_some((pair.sessions(), node.epoch, of));
+        // An end that has parted may still have something to write. Its session does not come back.
+        if pair.has_parted() {
+            self.parted[peer] = wires;
+        }
+        let wires = wires.filter(|_| self.parted[peer] != wires);
         let before = std::mem::replace(&mut self.joined[peer], wires);
         if before == wires {
             return;
