@@ -285,7 +285,7 @@ const UNIT: &[&str] = &[
      --test round_trip --test serde --test serde_bounds --test moving_region --test examples \
      --test dialing --test flood --test garbled --test half_open --test meeting --test rogue \
      --test shortage --test shortage_of_dialers --test strangers --test verbs --test hostile_peer \
-     --test two_ends --test queue --test limits --test commands",
+     --test queue --test limits --test commands",
     "--test advice --test asynchronous --test bytes --test calls --test environment \
      --test fingerprints --test group --test inspect --test keeping_connected --test keeping_many \
      --test log --test memory_bound --test owned_messages --test peer_names --test peers_caller \

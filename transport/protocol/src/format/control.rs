@@ -168,7 +168,7 @@ control_messages! {
             /// The message's sequence.
             sequence: u64 = "sequence",
             /// The number of the rail, less than
-            /// [`MOST_RAILS`](crate::transfer::rendezvous::MOST_RAILS).
+            /// [`MOST_RAILS`].
             rail: u8 = "rail" [0..=MOST_RAILS as u8 - 1],
             /// The key to the memory on that rail.
             key: u32 = "key",
