@@ -193,9 +193,11 @@ mod tests {
         let mut broken = Vec::new();
         for (floor, from) in FOLDERS.iter().enumerate() {
             let above = &FOLDERS[floor + 1..];
-            let folder = workspace::root().join("transport/src").join(from);
-            for (path, text) in sources(&folder) {
-                for (line, name) in named(&text) {
+            let source = workspace::root().join("transport/src");
+            let files = [source.join(from), source.join(from).with_extension("rs")];
+            for (path, text) in files.iter().flat_map(|path| sources(path)) {
+                let place = path.strip_prefix(&source).expect("it lies there");
+                for (line, name) in named(&from_the_root(&text, place)) {
                     if above.contains(&name.as_str()) {
                         broken.push(format!("{}:{line} knows `{name}`", path.display()));
                     }
@@ -219,6 +221,7 @@ mod tests {
                 let top = path.strip_prefix(&source).expect("it lies there");
                 let top = Path::new(top.iter().next().expect("a name"));
                 let top = top.with_extension("").display().to_string();
+                let text = from_the_root(&text, path.strip_prefix(&source).expect("it lies there"));
                 let known = named(&text).into_iter();
                 let known = known.map(|(_, name)| homes.get(&name).cloned().unwrap_or(name));
                 knows.entry(top).or_default().extend(known);
@@ -325,6 +328,32 @@ mod tests {
         named
     }
 
+    #[test]
+    fn a_path_by_super_that_reaches_the_root_begins_there() {
+        let text = "use super::{a, b};\nuse super::super::c;\nuse crate::d;\n";
+        let of = |path: &str| from_the_root(text, Path::new(path));
+        let at_the_top = "use crate::{a, b};\nuse super::super::c;\nuse crate::d;\n";
+        assert_eq!(of("error.rs"), at_the_top);
+        assert_eq!(of("error/mod.rs"), at_the_top);
+        let below = "use super::{a, b};\nuse crate::c;\nuse crate::d;\n";
+        assert_eq!(of("error/kind.rs"), below);
+    }
+
+    /// Returns the text of a module with `crate::` where its paths reach the root by `super::`.
+    fn from_the_root(text: &str, path: &Path) -> String {
+        let is_folder = path.ends_with("mod.rs");
+        let depth = path.iter().count() - usize::from(is_folder);
+        let up = "super::".repeat(depth);
+        let mut parts = text.split(&up);
+        let mut replaced = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            let is_longer = replaced.ends_with("::") || part.starts_with("super::");
+            replaced += if is_longer { &up } else { "crate::" };
+            replaced += part;
+        }
+        replaced
+    }
+
     /// Returns the sources in this folder with their paths, without those of tests.
     fn sources(path: &Path) -> Vec<(PathBuf, String)> {
         if path.is_dir() {
@@ -340,8 +369,13 @@ mod tests {
             return Vec::new();
         }
         let text = fs::read_to_string(path).expect("the file can be read");
-        let code = text.split("#[cfg(test)]\nmod tests {").next();
-        vec![(path.to_path_buf(), code.unwrap_or_default().to_owned())]
+        let ends = [
+            "#[cfg(test)]\nmod tests {",
+            "#[cfg(all(test, loom))]\nmod models {",
+        ];
+        let ends = ends.iter().filter_map(|end| text.find(end));
+        let code = &text[..ends.min().unwrap_or(text.len())];
+        vec![(path.to_path_buf(), code.to_owned())]
     }
 
     /// Returns the paths of a tree of paths at the beginning of a text.

@@ -11,7 +11,11 @@ use ibex_core::{
     extend,
 };
 
-use super::{ReadHalf, Stream, WriteHalf, label::STREAM};
+use super::{
+    ReadHalf, Stream, WriteHalf,
+    label::STREAM,
+    side::{MOST_PIECE_BYTES, Side},
+};
 
 /// The codec of stream numbers. It has a schema of its own, so that a channel of messages and a
 /// listener of the same name refuse each other.
@@ -82,13 +86,6 @@ pub(super) fn next_number() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// The side of a stream that opens its ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
-    Connecting,
-    Listening,
-}
-
 /// The ends of a stream, as far as they are open.
 #[derive(Debug)]
 pub(super) struct StreamEnds {
@@ -156,7 +153,3 @@ pub(super) fn is_name(listener: &str) -> bool {
 
 /// The longest name of a listener. A number of up to 20 digits and the direction follow it.
 pub(super) const MOST_NAME_BYTES: usize = 255 - "/18446744073709551615/there".len();
-
-/// The longest message that is accepted as a piece of a stream. Only slices of regions are written
-/// in pieces of this length; other writers cut theirs shorter.
-pub(super) const MOST_PIECE_BYTES: usize = 1 << 20;

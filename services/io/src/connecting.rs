@@ -18,10 +18,9 @@ use ibex_core::{CloseReason, EndCause, OpenError, Peer, SendError, Sender, WaitE
 
 use super::{
     Stream,
-    announcement::{
-        Announced, Announcement, MOST_NAME_BYTES, Side, StreamEnds, is_name, next_number,
-    },
+    announcement::{Announced, Announcement, MOST_NAME_BYTES, StreamEnds, is_name, next_number},
     error,
+    side::Side,
 };
 
 impl Stream {

@@ -91,6 +91,7 @@ mod error;
 mod label;
 mod listener;
 mod read_half;
+mod side;
 mod stream;
 #[cfg(feature = "tokio")]
 mod tokio;
@@ -98,6 +99,6 @@ mod traits;
 mod write_half;
 
 pub use listener::Listener;
-pub use read_half::{ReadHalf, ReuniteError};
-pub use stream::Stream;
+pub use read_half::ReadHalf;
+pub use stream::{ReuniteError, Stream};
 pub use write_half::WriteHalf;

@@ -14,8 +14,9 @@ use ibex_core::{
 
 use super::{
     Stream,
-    announcement::{Announced, Announcement, Side, StreamEnds},
+    announcement::{Announced, Announcement, StreamEnds},
     connecting::check_name,
+    side::Side,
 };
 
 use futures_core::{FusedStream, Stream as FuturesStream};

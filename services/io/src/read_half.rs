@@ -12,9 +12,9 @@ use ibex_core::{
     extend::{ChannelError, RawMessage, ReceiveHandle, Untyped, parking::Patience},
 };
 
-use super::{Stream, WriteHalf, announcement::Side};
+use super::side::Side;
 
-/// The half of a [`Stream`] that reads. See [`Stream::into_split`].
+/// The half of a [`Stream`](super::Stream) that reads. See [`Stream::into_split`](super::Stream::into_split).
 ///
 /// The half has the stream's reading traits. The waker of a pending read stays until there is
 /// something to read, whatever is called on the other half in the meantime.
@@ -42,16 +42,6 @@ pub struct ReadHalf {
     id: (Side, u64),
 }
 
-/// Two halves that are not of one stream. See [`ReadHalf::reunite`].
-#[derive(thiserror::Error)]
-#[error("the two halves are not of one stream")]
-pub struct ReuniteError(
-    /// The reading half, as it was given.
-    pub ReadHalf,
-    /// The writing half, as it was given.
-    pub WriteHalf,
-);
-
 impl ReadHalf {
     pub(super) fn new(receiver: Receiver<[u8], Raw>, peer: Peer, id: (Side, u64)) -> Self {
         Self {
@@ -66,27 +56,17 @@ impl ReadHalf {
         }
     }
 
+    pub(super) fn id(&self) -> (Side, u64) {
+        self.id
+    }
+
     /// The node at the other end.
     #[must_use]
     pub fn peer(&self) -> &Peer {
         &self.peer
     }
 
-    /// The stream that both halves are of.
-    ///
-    /// # Errors
-    ///
-    /// [`ReuniteError`] with both halves, if they are of different streams.
-    #[allow(clippy::result_large_err, reason = "the error gives both halves back")]
-    pub fn reunite(self, write: WriteHalf) -> Result<Stream, ReuniteError> {
-        let of_one = self.id == write.id() && self.peer.is_same_session(write.peer());
-        match of_one {
-            true => Ok(Stream { read: self, write }),
-            false => Err(ReuniteError(self, write)),
-        }
-    }
-
-    /// Sets how long a blocking read waits, like [`Stream::set_read_timeout`].
+    /// Sets how long a blocking read waits, like [`Stream::set_read_timeout`](super::Stream::set_read_timeout).
     pub fn set_timeout(&mut self, timeout: Option<Duration>) {
         self.timeout = timeout;
     }

@@ -4,7 +4,7 @@ use std::{io, time::Duration};
 
 use ibex_core::{Peer, RegionSlice};
 
-use super::{ReadHalf, ReuniteError, WriteHalf};
+use super::{ReadHalf, WriteHalf};
 
 /// A byte stream between two nodes: the counterpart of a `TcpStream`, over the session's fabric.
 ///
@@ -94,5 +94,31 @@ ibex_core::extend::debug_fields! {
     [] Stream: |stream|
         peer = stream.peer().at(), fabric = stream.peer().fabric()
 }
+
+impl ReadHalf {
+    /// The stream that both halves are of.
+    ///
+    /// # Errors
+    ///
+    /// [`ReuniteError`] with both halves, if they are of different streams.
+    #[allow(clippy::result_large_err, reason = "the error gives both halves back")]
+    pub fn reunite(self, write: WriteHalf) -> Result<Stream, ReuniteError> {
+        let of_one = self.id() == write.id() && self.peer().is_same_session(write.peer());
+        match of_one {
+            true => Ok(Stream { read: self, write }),
+            false => Err(ReuniteError(self, write)),
+        }
+    }
+}
+
+/// Two halves that are not of one stream. See [`ReadHalf::reunite`].
+#[derive(thiserror::Error)]
+#[error("the two halves are not of one stream")]
+pub struct ReuniteError(
+    /// The reading half, as it was given.
+    pub ReadHalf,
+    /// The writing half, as it was given.
+    pub WriteHalf,
+);
 
 ibex_core::extend::debug_as_display!(ReuniteError);

@@ -9,7 +9,7 @@ use std::{
 
 use ibex_core::{Loan, Peer, RegionSlice, Sender, codec::Raw, extend::Untyped};
 
-use super::announcement::{MOST_PIECE_BYTES, Side};
+use super::side::{MOST_PIECE_BYTES, Side};
 
 /// The half of a [`Stream`](super::Stream) that writes; see
 /// [`Stream::into_split`](super::Stream::into_split).

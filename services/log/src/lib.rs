@@ -9,6 +9,7 @@ mod error;
 mod futures;
 mod group;
 mod io_error;
+mod member_state;
 mod progress;
 mod sessions;
 mod source;
@@ -32,7 +33,8 @@ use self::{
 
 pub use self::{
     error::{LogError, LogErrorKind},
-    group::{LogGroup, LogMember, LogMemberLost, LogMemberState},
+    group::{LogGroup, LogMember, LogMemberLost},
+    member_state::LogMemberState,
     source::{LogAnswer, LogSent, LogSource, LogTurn},
 };
 

@@ -25,7 +25,6 @@ use super::{
     tried::Tried,
 };
 
-pub(super) use self::endpoint::BACK_OFF;
 pub use self::endpoint::{ChosenEndpoint, PeerEndpoint};
 
 /// The connected peers of [`Peers`](super::Peers), each with a handle of type `T`.

@@ -1,10 +1,8 @@
 //! The endpoints that a call has tried.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use ibex_core::Peer;
-
-use super::endpoints::BACK_OFF;
+use ibex_core::{Peer, extend::BackOff};
 
 /// The sessions in which a call was tried, so that it is tried elsewhere first. When all were
 /// tried, there is a pause, and a next round.
@@ -69,6 +67,11 @@ impl Tried {
         begins
     }
 }
+
+/// The pauses of a call after all endpoints have refused it, and those in which an endpoint that
+/// has refused is avoided.
+pub(super) const BACK_OFF: BackOff =
+    BackOff::new(Duration::from_millis(10), Duration::from_secs(1));
 
 #[cfg(test)]
 mod tests {

@@ -21,8 +21,8 @@ use super::{
         gid::{Gid, GidEntry, GidType},
         partition::PartitionKey,
         port::PortState,
+        transport::Transport,
     },
-    provider::Transport,
     state_change_error::StateChangeError,
 };
 

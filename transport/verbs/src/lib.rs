@@ -101,6 +101,7 @@ pub mod abi;
 mod completion;
 pub mod device;
 pub mod discovery;
+pub(crate) mod endpoint;
 pub mod error;
 mod locked_memory;
 pub mod memory;
@@ -155,6 +156,7 @@ pub use completion::work_completion::{
 pub use device::Device;
 pub use device::async_event::AsyncEvents;
 pub use device::fork_report::ForkReport;
+pub use endpoint::{FirstSequence, LocalPort, RemoteEndpoint};
 pub use error::VerbsError;
 #[doc(no_inline)]
 pub use ibex_base::fork;
@@ -171,6 +173,7 @@ pub use probe::{immediate::carries_immediate, window::reads_by_window};
 pub use provider::{
     AtomicSupport, DeviceAttributes, NodeType, QueriedPair, SharedReceiveAttributes, WindowKind,
 };
+pub use queue_pair::connection::ConnectionSettings;
 #[doc(inline)]
 pub use queue_pair::memory_window;
 pub use queue_pair::memory_window::{BindRequest, MemoryWindow, WindowError, WindowState};
@@ -179,10 +182,6 @@ pub use queue_pair::receive_queue::{PostError, RECEIVE_BATCH, ReceiveBatch, Rece
 pub use queue_pair::teardown::{DEFAULT_DRAIN_TIMEOUT, Teardown, Verdict};
 pub use queue_pair::work_request::{PushError, ReceiveRequest, SendRequest};
 pub use queue_pair::{QueuePair, QueuePairBuilder, SendBatch, kind};
-pub use queue_pair::{
-    connection::ConnectionSettings,
-    endpoint::{FirstSequence, LocalPort, RemoteEndpoint},
-};
 pub use state_change_error::{ConnectCause, StateChangeError};
 
 /// The number of an error of the system, as `errno.h` has it.

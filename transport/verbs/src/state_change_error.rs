@@ -10,7 +10,7 @@ use super::{
         attribute_mask::AttributeMask, queue_pair_attributes::QueuePairAttributes,
         queue_pair_state::QueuePairState,
     },
-    queue_pair::endpoint::{LocalPort, RemoteEndpoint},
+    endpoint::{LocalPort, RemoteEndpoint},
 };
 
 /// A queue pair could not be brought to another state, with all known facts.

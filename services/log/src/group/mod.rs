@@ -24,7 +24,7 @@ use self::{
 };
 use super::{LogError, LogSender, LogSource};
 
-pub use self::member::{LogMember, LogMemberLost, LogMemberState};
+pub use self::member::{LogMember, LogMemberLost};
 
 /// Sends a log that the program keeps to several far ends, and waits for a quorum of their
 /// acknowledgements.

@@ -6,13 +6,15 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
     },
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use ibex_core::{
     Peer,
-    extend::{self, BackOff, lock},
+    extend::{self, lock},
 };
+
+use crate::tried::BACK_OFF;
 
 /// A session with a peer, and what was opened in it.
 pub struct PeerEndpoint<T> {
@@ -135,7 +137,3 @@ impl<T> Drop for ChosenEndpoint<T> {
 
 /// The calls in a row that a second peer answers sooner after which a peer counts as one that hangs.
 const BEATEN_IN_A_ROW: u32 = 3;
-/// The pauses of a call after all endpoints have refused it, and those in which an endpoint that
-/// has refused is avoided.
-pub(crate) const BACK_OFF: BackOff =
-    BackOff::new(Duration::from_millis(10), Duration::from_secs(1));

@@ -24,6 +24,7 @@ pub mod queue_pair_attributes;
 pub(crate) mod queue_pair_kind;
 pub mod queue_pair_state;
 pub mod remote_address;
+pub(crate) mod transport;
 pub(crate) mod work_id;
 
 use std::ffi::{c_int, c_void};

@@ -47,6 +47,7 @@ use crate::{
     abi::queue_pair_attributes::QueuePairAttributes,
 };
 
+pub use crate::abi::transport::Transport;
 pub use attributes::{AtomicSupport, DeviceAttributes};
 pub use completion::{
     BatchCalls, CompletionInit, EndPoll, ExtendedQueue, NextPoll, ReadField, ReadTime, StartPoll,
@@ -193,21 +194,6 @@ enumeration! {
         UsNicUdp = 6, "usNIC UDP";
         /// An adapter of a network of the vendor's own.
         Unspecified = 7, "unspecified";
-    }
-}
-
-enumeration! {
-    /// `enum ibv_transport_type`.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    Transport(i32), "unknown ({})", {
-        /// InfiniBand and RoCE.
-        InfiniBand = 0, "InfiniBand/RoCE";
-        /// RDMA over tcp.
-        Iwarp = 1, "iWARP";
-        /// Cisco's usNIC, over Ethernet or UDP.
-        UsNic = 2 | 3, "usNIC";
-        /// A network of the vendor's own, such as EFA.
-        Unspecified = 4, "vendor-specific (EFA and the like)";
     }
 }
 

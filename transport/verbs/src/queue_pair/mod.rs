@@ -33,7 +33,7 @@ pub(crate) mod connection;
 pub(crate) mod datagram;
 #[cfg(feature = "all")]
 pub(crate) mod datagram_buffer;
-pub(crate) mod endpoint;
+mod endpoint;
 pub mod kind;
 pub mod memory_window;
 pub(crate) mod read;
@@ -58,7 +58,6 @@ pub use send_batch::SendBatch;
 use connection::ConnectionSettings;
 #[cfg(feature = "all")]
 use datagram::Datagrams;
-use endpoint::{FirstSequence, LocalPort, RemoteEndpoint};
 use ibex_base::fork;
 use kind::Reliable;
 use read::ReadLimits;
@@ -69,7 +68,8 @@ use work_request::{PushError, ReceiveRequest, SendRequest};
 
 use crate::provider::{PairHandle, PostSend, QueuePairSizes};
 use crate::{
-    Operation, QueriedPair, QueuePairKind, QueuePairState, VerbsError, WorkId, abi::SendWr,
+    FirstSequence, LocalPort, Operation, QueriedPair, QueuePairKind, QueuePairState,
+    RemoteEndpoint, VerbsError, WorkId, abi::SendWr,
     abi::queue_pair_attributes::QueuePairAttributes, completion::queue::CompletionQueueObject,
     memory::protection_domain::Domain,
 };
