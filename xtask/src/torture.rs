@@ -1,5 +1,6 @@
 //! The stages of `cargo xtask torture`, which do for hours what `cargo xtask test` does, or need a
-//! build of their own. No promise of RELIABILITY.md has its only test here.
+//! build of their own. No promise of RELIABILITY.md has its only test here; some that `cargo xtask
+//! test` tests over a device made of memory are tested on the guest's device here.
 
 use crate::failure::Failure;
 use crate::stage::{Stage, Work};
