@@ -21,7 +21,7 @@ pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
     // The comparison of async programs is a benchmark, whose baselines nothing else needs.
     let line = format!(
         "cargo test --profile tested {MANIFEST} --workspace --exclude ibex-comparison {FEATURES} \
-         --lib --tests --no-fail-fast -- --skip /verbs/"
+         --no-fail-fast -- --skip /verbs/"
     );
     Step::of_line(&line)
         .linted()
