@@ -2,9 +2,9 @@
 //! kernel's counts.
 //!
 //! Both nodes are in one process, so that both ends of a term are counted together: private and
-//! shared memory, with pages that are mapped twice counted once (`Pss`). Each term has its own
-//! node, one after the other, since one term's memory would hide in the pools of another. The lower
-//! bound shows that the memory belongs to the term.
+//! shared memory, with pages that are mapped twice counted once (`Pss_Anon` and `Pss_Shmem`). Each
+//! term has its own node, one after the other, since one term's memory would hide in the pools of
+//! another. The lower bound shows that the memory belongs to the term.
 #![forbid(unsafe_code)]
 
 use std::{ops::RangeInclusive, process, time::Duration};

@@ -1,9 +1,9 @@
-//! The one build that all stages share which run something.
+//! The build that all stages share that run programs.
 //!
-//! Cargo compiles a crate once for each set of features that its selection asks for. So every stage
-//! that runs programs selects the same packages with the same features, and differs only
-//! in the targets that it names. The features are those that tests need beside the default ones;
-//! the stage `features` checks the sets that users select.
+//! Cargo compiles a crate once for each set of features that its selection asks for. So every such
+//! stage selects the same packages with the same features, and differs only in the targets that it
+//! names. The features are those that tests need beside the default ones; the stage `features`
+//! checks the sets that users select.
 
 use crate::failure::Failure;
 use crate::step::{Step, side_by_side};
