@@ -120,6 +120,7 @@ fn build_with_loom(copy: &str, watchdog: &Watchdog) -> Result<Programs, Failure>
     let build = |package: &str| {
         Step::of_line("cargo test --lib --release -p")
             .args([package, "--manifest-path", copy])
+            .args(LOOM_PROFILE)
             .env("CARGO_TARGET_DIR", target.to_string_lossy())
             .add_flags("RUSTFLAGS", "--cfg loom")
     };
@@ -194,6 +195,12 @@ impl Finder {
     }
 }
 
+/// Of what models are built with, only that is optimized in which they spend their time.
+const LOOM_PROFILE: &[&str] = &[
+    "--config=profile.release.package.'*'.opt-level=0",
+    "--config=profile.release.package.loom.opt-level=3",
+    "--config=profile.release.package.generator.opt-level=3",
+];
 /// The exit status of a test program whose tests failed.
 const TESTS_FAILED: i32 = 101;
 /// The longest search for a mutant.

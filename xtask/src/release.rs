@@ -48,7 +48,17 @@ pub(crate) const STAGES: &[&[Stage]] = &[&[
         work: Work::Commands(&[
             "cargo hack clippy -p ibex --lib --feature-powerset --depth 2 \
              --exclude-features default -- -D warnings",
+            // The example of the verbs crate that newcomers run, on a machine without a device.
+            "cargo run -p ibex-verbs --features fake --example rc_pingpong",
         ]),
+    },
+    Stage {
+        name: "names",
+        about: "the public names are those that are recorded",
+        budget: Duration::from_secs(120),
+        quick: false,
+        tools: &[],
+        work: Work::Commands(&["cargo test -p xtask --bins -- --ignored public_names"]),
     },
     Stage {
         name: "figures",

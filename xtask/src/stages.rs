@@ -1,10 +1,10 @@
-//! The stages of `cargo xtask test`, in two lists that run side by side, each in its order, with
-//! those first that fail soonest. A new stage is a new entry.
+//! The stages of `cargo xtask test`, in two lists that run side by side, each in its order. A new
+//! stage is a new entry.
 //!
-//! One list alone leaves two cores partly idle: its tests wait more than they compute. The first
-//! list checks in the profile `dev`, and the second builds what runs in the profile `tested`, so that
-//! neither waits for the other, and no crate is built twice. Only the models of loom are built
-//! apart.
+//! One list alone leaves two cores partly idle: its tests wait more than they compute. Both build in
+//! the profile `tested`, so that no crate is built twice; only the models of loom are built apart.
+//! They stand where the second list builds, and the checks beside its tests, which run without cargo:
+//! cargo waits for a compiler of the other list.
 //!
 //! The budgets of each list add up to at most `LONGEST`. Longer lists of the same tests, and
 //! whatever needs an optimized build, are stages of [`crate::torture`].
@@ -39,16 +39,6 @@ const CHECKS: &[Stage] = &[
         ]),
     },
     Stage {
-        name: "clippy",
-        about: "no lint of the workspace fires",
-        budget: seconds(120),
-        quick: true,
-        tools: verbs::BINDING_TOOLS,
-        work: Work::Commands(&[
-            "cargo clippy --workspace --all-targets --all-features -- -D warnings",
-        ]),
-    },
-    Stage {
         name: "house",
         about: "lines, methods, long files, lone orderings and shared names do not become more",
         budget: seconds(10),
@@ -65,8 +55,26 @@ const CHECKS: &[Stage] = &[
         work: Work::Function(minimum::stage),
     },
     Stage {
+        name: "loom",
+        about: "the models of the rings hold in every order of events, and find each bug that is planted",
+        budget: seconds(180),
+        quick: true,
+        tools: &[],
+        work: Work::Function(mutants::loom),
+    },
+    Stage {
+        name: "clippy",
+        about: "no lint of the workspace fires",
+        budget: seconds(120),
+        quick: true,
+        tools: verbs::BINDING_TOOLS,
+        work: Work::Commands(&[
+            "cargo clippy --profile tested --workspace --all-targets --all-features -- -D warnings",
+        ]),
+    },
+    Stage {
         name: "features",
-        about: "the front builds with nothing, and with each part that is large; so do the verbs",
+        about: "the front and the verbs build with nothing, and nothing wants a C compiler",
         budget: seconds(90),
         quick: false,
         tools: &[CLIPPY],
@@ -87,16 +95,8 @@ const CHECKS: &[Stage] = &[
         quick: true,
         tools: &[CMAKE, LIBCLANG],
         work: Work::Commands(&[
-            "cargo test -p xtask -p ibex-verbs --lib --bins --features ibex-verbs/rdma-sys",
+            "cargo test --profile tested -p xtask -p ibex-verbs --lib --bins --features ibex-verbs/rdma-sys",
         ]),
-    },
-    Stage {
-        name: "loom",
-        about: "the models of the rings hold in every order of events, and find each bug that is planted",
-        budget: seconds(180),
-        quick: true,
-        tools: &[],
-        work: Work::Function(mutants::loom),
     },
     Stage {
         name: "fuzz",
@@ -194,20 +194,16 @@ const TESTED: &[Stage] = &[
 
 /// Runs Clippy, a check that can deny warnings without building every dependency again.
 fn features(watchdog: &Watchdog) -> Result<(), Failure> {
-    for set in FEATURES {
-        let line = format!("cargo clippy -p ibex --lib --no-default-features {set} -- -D warnings");
-        Step::of_line(&line).run(watchdog)?;
-    }
+    Step::of_line(
+        "cargo clippy --profile tested -p ibex --lib --no-default-features -- -D warnings",
+    )
+    .run(watchdog)?;
     // The objects that channels need, without those of the feature `all`.
-    Step::of_line("cargo clippy -p ibex-verbs --lib --features libibverbs -- -D warnings")
-        .run(watchdog)?;
-    no_c_compiler(watchdog)?;
-    // This is the example of the verbs crate that newcomers run, on a machine without a device. The
-    // build scripts of dependencies find no C compiler; only rustc itself calls one, to link.
-    Step::of_line("cargo run -p ibex-verbs --features fake --example rc_pingpong")
-        .env("CC", "/bin/false")
-        .env("CXX", "/bin/false")
-        .run(watchdog)
+    Step::of_line(
+        "cargo clippy --profile tested -p ibex-verbs --lib --features libibverbs -- -D warnings",
+    )
+    .run(watchdog)?;
+    no_c_compiler(watchdog)
 }
 
 /// Checks that nothing which compiles C or generates bindings is among the crates that the verbs
@@ -236,7 +232,7 @@ const C_BUILDERS: &[&str] = &["bindgen", "cc", "clang-sys", "cmake", "pkg-config
 fn doc(watchdog: &Watchdog) -> Result<(), Failure> {
     links::check()?;
     // With all features, as Clippy has checked the crates.
-    Step::of_line("cargo doc --workspace --no-deps --all-features")
+    Step::of_line("cargo doc --profile tested --workspace --no-deps --all-features")
         .add_flags("RUSTDOCFLAGS", "-D warnings")
         .run(watchdog)
 }
@@ -254,7 +250,7 @@ fn build(watchdog: &Watchdog) -> Result<(), Failure> {
     let on_devices = "--test rdma --test rdma_errors --test rdma_links --test verbs_device \
                       --test verbs_operations --test verbs_datagrams --test verbs_faults";
     let others = [SUITE, on_devices, "--test replication"];
-    tested::build_tests(&[UNIT, CONFORMANCE, PROOFS, &others].concat(), watchdog)
+    tested::build_tests(&[UNIT, CONFORMANCE, PROOFS, &others].concat(), watchdog).map(drop)
 }
 
 /// Runs the suite beside the tests without cells, since all of them wait more than they compute.
@@ -266,10 +262,11 @@ fn conformance(watchdog: &Watchdog) -> Result<(), Failure> {
 /// Plays all scenarios over the device that has everything, and a short list over every device that
 /// lacks something and over pipes. `cargo xtask torture` plays all of them over each.
 fn masks(watchdog: &Watchdog) -> Result<(), Failure> {
-    tested::test("--test conformance -- /fake/whole/").run(watchdog)?;
-    tested::test("--test conformance -- /fake/")
-        .env("IBEX_TEST_SHORT", "1")
-        .run(watchdog)
+    tested::at_once(&["--test conformance -- /fake/whole/"], watchdog)?;
+    let tests = tested::build_tests(&["--test conformance"], watchdog)?;
+    let short = tests.of_list("--test conformance -- /fake/").into_iter();
+    let short: Vec<_> = short.map(|step| step.env("IBEX_TEST_SHORT", "1")).collect();
+    side_by_side(&[&short], watchdog)
 }
 
 /// Runs the proofs in concurrent lists: they wait more than they compute, and each counts only its
@@ -327,7 +324,9 @@ fn examples(watchdog: &Watchdog) -> Result<(), Failure> {
         .iter()
         .map(|(name, line)| Step::new(&tested::binary(name)).args(line.split_whitespace()));
     let each: Vec<_> = examples.chain(programs).collect();
-    side_by_side(&[&each, &[tested::test("--test replication")]], watchdog)
+    let replication = "--test replication";
+    let replication = tested::build_tests(&[replication], watchdog)?.of_list(replication);
+    side_by_side(&[&each, &replication], watchdog)
 }
 
 const EXAMPLES: &[&str] = &[
@@ -368,10 +367,6 @@ const PROGRAMS: &[(&str, &str)] = &[
         "--replicas 2 --compare --fabric tcp --records 5000 --pairs 1 --json",
     ),
 ];
-
-/// Sets of the facade's features, as they stand behind `--no-default-features`: none, and what
-/// reaches furthest without the services. `cargo xtask release-check` checks every pair.
-const FEATURES: &[&str] = &["", "--features verbs,tokio"];
 
 pub(crate) const fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)

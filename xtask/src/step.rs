@@ -233,6 +233,21 @@ pub(crate) fn side_by_side(lists: &[&[Step]], watchdog: &Watchdog) -> Result<(),
     lists_at_once(lists, |step| step.run(watchdog))
 }
 
+/// Runs lists of steps concurrently, each to its end, whatever fails.
+pub(crate) fn all_side_by_side(lists: &[&[Step]], watchdog: &Watchdog) -> Result<(), Failure> {
+    let lists: Vec<_> = lists.iter().map(std::slice::from_ref).collect();
+    lists_at_once(&lists, |list| {
+        let ends = list.iter().map(|step| step.run(watchdog));
+        let failures: Vec<_> = ends
+            .filter_map(|end| Some(end.err()?.to_string()))
+            .collect();
+        match failures.is_empty() {
+            true => Ok(()),
+            false => Err(Failure::new(failures.join("; and "))),
+        }
+    })
+}
+
 /// Runs lists of anything concurrently, by the function `run`.
 pub(crate) fn lists_at_once<T: Sync>(
     lists: &[&[T]],

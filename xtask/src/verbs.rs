@@ -12,7 +12,7 @@ use crate::integrations;
 use crate::options::BenchOptions;
 use crate::soak;
 use crate::step::{Step, side_by_side};
-use crate::tested;
+use crate::tested::{self, Tests};
 use crate::tool::{self, CLIPPY, CMAKE, DEBIAN_KEYRING, KMOD, LIBCLANG, QEMU, Tool, XZ};
 use crate::vm;
 use crate::watchdog::Watchdog;
@@ -50,7 +50,8 @@ pub(crate) fn whole(watchdog: &Watchdog) -> Result<(), Failure> {
 
 /// Runs the stage `two` of `cargo xtask torture`: the tests of the link, between two guests.
 pub(crate) fn two(watchdog: &Watchdog) -> Result<(), Failure> {
-    let links = tested::test_program("rdma_links", watchdog)? + " --nocapture";
+    let links = "--test rdma_links";
+    let links = tested::build_tests(&[links], watchdog)?.program("rdma_links") + " --nocapture";
     starved("two", &["--two", "--time-out", SECONDS_IN_A_GUEST])?
         .args([links])
         .run(watchdog)
@@ -70,8 +71,14 @@ fn play(extent: Extent, watchdog: &Watchdog) -> Result<(), Failure> {
         Extent::Drawn => ("", &[][..]),
         Extent::Whole => (MORE, LONGER_PROOFS),
     };
+    let listed = PROOFS.iter().chain(longer).map(|(name, _)| name);
+    let targets: Vec<_> = listed
+        .chain(OTHERS)
+        .map(|name| format!("--test {name}"))
+        .collect();
+    let tests = tested::build_tests(&[&targets.join(" ")], watchdog)?;
     for (name, arguments) in PROOFS.iter().chain(longer) {
-        let program = tested::test_program(name, watchdog)?;
+        let program = tests.program(name);
         proofs.push(format!("{more} {program} {arguments}").trim().to_string());
     }
     if extent == Extent::Whole {
@@ -80,7 +87,7 @@ fn play(extent: Extent, watchdog: &Watchdog) -> Result<(), Failure> {
             proofs.push(format!("{program} /verbs/"));
         }
     }
-    let conformance = tested::test_program("conformance", watchdog)?;
+    let conformance = tests.program("conformance");
     let seed = seed();
     let suite = |half: usize| {
         let (variable, cells) = WHOLE_SUITE[half];
@@ -107,7 +114,7 @@ fn play(extent: Extent, watchdog: &Watchdog) -> Result<(), Failure> {
     if env::var_os("IBEX_TEST_DEVICE").is_none() {
         // The guest can reach itself over vsock, which no device carries: it goes before a command
         // during which the device sends.
-        let vsock = tested::test_program("vsock", watchdog)?;
+        let vsock = tests.program("vsock");
         shown = format!("modprobe vsock_loopback && IBEX_TEST_VSOCK=1 {vsock} && {shown}");
     }
     uses.push(shown);
@@ -130,7 +137,7 @@ fn play(extent: Extent, watchdog: &Watchdog) -> Result<(), Failure> {
     };
     let first = vec![in_a_guest("1| ", proofs)?];
     let mut second = vec![in_a_guest("2| ", uses)?];
-    second.extend(faults("2| ", extent, watchdog)?);
+    second.extend(faults("2| ", extent, &tests)?);
     // A single guest leaves half of this machine idle, since the guest's processors wait for each
     // other.
     side_by_side(&[&first, &second], watchdog)
@@ -157,16 +164,16 @@ fn shown_to_readers() -> String {
 /// own: messages find no receive, the device is removed, a group is reached over the link to another
 /// one, and the link is cut; in the whole extent, processes are killed, too, including a replicated
 /// log's. They are built already, and must run one after the other.
-fn faults(label: &str, extent: Extent, watchdog: &Watchdog) -> Result<Vec<Step>, Failure> {
-    let program = |name| tested::test_program(name, watchdog);
-    let alone = vec![program("verbs_faults")?, program("rdma_errors")?];
+fn faults(label: &str, extent: Extent, tests: &Tests) -> Result<Vec<Step>, Failure> {
+    let program = |name| tests.program(name);
+    let alone = vec![program("verbs_faults"), program("rdma_errors")];
     let groups =
-        program("verbs_datagrams")? + " --exact attach_mcast_brings_a_group_from_another_device";
-    let mut pair = vec![groups, program("rdma_links")? + " --nocapture"];
+        program("verbs_datagrams") + " --exact attach_mcast_brings_a_group_from_another_device";
+    let mut pair = vec![groups, program("rdma_links") + " --nocapture"];
     let mut killed = None;
     if extent == Extent::Whole {
         let fire = " --exact under_fire_over_verbs under_fire_over_tcp";
-        pair.push(program("replication")? + fire);
+        pair.push(program("replication") + fire);
         killed = Some(soak::on_verbs(label)?);
     }
     let alone = starved("one", &["--label", label])?.args(alone);
@@ -250,6 +257,16 @@ const LONGER_PROOFS: &[(&str, &str)] = &[
     ("memory_flat", "/verbs/"),
     ("leaves_nothing", "/verbs/"),
     ("fork", "/verbs/"),
+];
+
+/// The tests that are run beside them.
+const OTHERS: &[&str] = &[
+    "conformance",
+    "rdma_errors",
+    "rdma_links",
+    "replication",
+    "verbs_faults",
+    "vsock",
 ];
 
 /// The tests of the integrations that run on a device.

@@ -1,0 +1,1 @@
+//! Nothing: this package has a test alone.
