@@ -196,7 +196,7 @@ impl Finder {
 }
 
 /// Of what models are built with, only that is optimized in which they spend their time.
-const LOOM_PROFILE: &[&str] = &[
+const LOOM_PROFILE: [&str; 3] = [
     "--config=profile.release.package.'*'.opt-level=0",
     "--config=profile.release.package.loom.opt-level=3",
     "--config=profile.release.package.generator.opt-level=3",
