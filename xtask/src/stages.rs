@@ -239,7 +239,7 @@ const C_BUILDERS: &[&str] = &["bindgen", "cc", "clang-sys", "cmake", "pkg-config
 fn doc(watchdog: &Watchdog) -> Result<(), Failure> {
     links::check()?;
     // With all features, as Clippy has checked the crates.
-    Step::of_line("cargo doc --profile tested --workspace --no-deps --all-features")
+    Step::of_line("cargo doc --profile tested --workspace --lib --no-deps --all-features")
         .add_flags("RUSTDOCFLAGS", "-D warnings")
         .run(watchdog)
 }

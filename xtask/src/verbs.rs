@@ -68,7 +68,7 @@ fn play(extent: Extent, watchdog: &Watchdog) -> Result<(), Failure> {
     tested::build_programs(watchdog)?;
     let mut proofs = Vec::new();
     let (more, longer) = match extent {
-        Extent::Drawn => ("", &[][..]),
+        Extent::Drawn => (FEWER, &[][..]),
         Extent::Whole => (MORE, LONGER_PROOFS),
     };
     let listed = PROOFS.iter().chain(longer).map(|(name, _)| name);
@@ -272,7 +272,8 @@ const OTHERS: &[&str] = &[
 /// The tests of the integrations that run on a device.
 const INTEGRATIONS: &[&str] = &["exchanges", "http", "grpc", "carrier"];
 
-/// The environment in which the proofs do more, for the whole extent.
+/// The environment in which the proofs do less, for a part, and more, for the whole extent.
+const FEWER: &str = "IBEX_TEST_SLEEPS=1000";
 const MORE: &str = "IBEX_TEST_SLEEPS=50000";
 
 /// The suite by each of the two kinds of completion queue, under each driver.
@@ -295,7 +296,7 @@ const USED_IN_ANOTHER_WAY: &[&str] = &[
 /// The number of parts of the suite, of which each run plays one by each kind of completion queue,
 /// with every scenario that needs two processes. The stage `masks` plays all others over a device
 /// made of memory.
-const PARTS: usize = 12;
+const PARTS: usize = 36;
 /// The program that runs commands on a device.
 const ON_DEVICE: &str = "vm/on_device";
 /// The longest time that a guest may take for all device tests.
