@@ -80,6 +80,21 @@ fn on_smol() {
     }
 }
 
+#[test]
+fn a_batch_that_is_longer_than_the_window_is_sent_as_room_comes() {
+    for fabric in FABRICS {
+        let pair = Pair::over(fabric);
+        let (mut sender, receiver) = pair.channel("numbers");
+        let numbers: Vec<_> = (1..=MESSAGES).collect();
+        let send = async move {
+            let last = sender.send_all_async(&numbers).await.expect("sent");
+            assert_eq!(last, MESSAGES);
+        };
+        let (sum, ()) = smol::block_on(join(receive_all(receiver), send));
+        assert_eq!(sum, SUM);
+    }
+}
+
 /// Sends more than there is room for, from owners of bytes and as plain slices.
 #[test]
 fn a_sink_takes_owned_bytes_and_plain_slices() {

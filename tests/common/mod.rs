@@ -14,7 +14,6 @@ pub(crate) mod log;
 #[cfg(feature = "verbs")]
 pub(crate) mod mask;
 pub(crate) mod part;
-pub(crate) mod payload;
 pub(crate) mod scenario;
 pub(crate) mod seats;
 pub(crate) mod secured;
@@ -22,3 +21,5 @@ pub(crate) mod stage;
 pub(crate) mod stream;
 pub(crate) mod supervisor;
 pub(crate) mod task;
+
+pub(crate) use ibex_harness::payload;

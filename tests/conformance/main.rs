@@ -21,6 +21,7 @@ mod common;
 mod extent;
 
 mod acknowledging;
+mod batching;
 mod bootstrapping;
 mod carrying;
 #[path = "../common/dialed.rs"]
@@ -85,6 +86,7 @@ fn main() -> ExitCode {
         guarding::SCENARIOS,
         handling::SCENARIOS,
         acknowledging::SCENARIOS,
+        batching::SCENARIOS,
         refusing::SCENARIOS,
         regions::SCENARIOS,
         reserving::SCENARIOS,

@@ -244,13 +244,14 @@ const PROOFS: &[(&str, &str)] = &[
     ("verbs_operations", ""),
     ("verbs_datagrams", ""),
     ("rdma", ""),
-    ("no_copy", "/verbs/"),
+    ("no_copy", "1024/verbs/"),
     ("no_allocation", "/verbs/"),
 ];
 
 /// The proofs that take minutes in an emulated guest. The stages `proofs` and `unit` play them over
 /// the other fabrics and a device made of memory.
 const LONGER_PROOFS: &[(&str, &str)] = &[
+    ("no_copy", "/verbs/"),
     ("limits", ""),
     ("rdma_crowd", "--nocapture"),
     ("idle", "/verbs/"),

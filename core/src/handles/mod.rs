@@ -1,6 +1,7 @@
 //! The handles of a channel's ends: senders, receivers, and what they hand out.
 
 pub mod asynchronous;
+mod batch;
 pub(crate) mod message;
 pub(crate) mod receiver;
 mod region;

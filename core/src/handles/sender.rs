@@ -50,6 +50,7 @@ pub(crate) struct UntilAcked<'a> {
 /// | call | returns when |
 /// |---|---|
 /// | [`send`](Self::send) | the message is in the window; waits while the window is full |
+/// | [`send_all`](Self::send_all) | all messages of a batch are in the window |
 /// | [`try_send`](Self::try_send), [`send_timeout`](Self::send_timeout), [`send_deadline`](Self::send_deadline) | the same, without waiting or for a limited time |
 /// | [`loan`](Self::loan) | there is room, in which the message is built without a copy |
 /// | [`flush`](Self::flush) | the peer's engine holds everything that was sent |

@@ -31,6 +31,7 @@ mod mapping;
 pub mod meter;
 pub mod network;
 pub mod pair;
+pub mod payload;
 pub mod perftest;
 pub mod port_counters;
 pub mod process;

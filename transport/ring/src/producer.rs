@@ -38,6 +38,8 @@ pub struct Producer<M> {
     clean_until: u64,
     /// A slot was given out since the last publish.
     slot_is_out: bool,
+    /// The offset and the header of the first record of a run that the reader does not see yet.
+    hidden: Option<(usize, u64)>,
 
     /// Memory backs the ring up to this position; [`u64::MAX`] if it backs all of it.
     backed_until: u64,
@@ -97,6 +99,7 @@ impl<M: RingMemory> Producer<M> {
             sequence: released.messages,
             clean_until: position + layout.step() as u64,
             slot_is_out: false,
+            hidden: None,
             backed_until: u64::MAX,
             released,
             last_position: last_position(released, capacity, u64::MAX),
@@ -184,6 +187,40 @@ impl<M: RingMemory> Producer<M> {
     /// record's payload is the content of the slot.
     #[inline]
     pub fn publish(&mut self, kind: RecordKind, length: usize) -> u64 {
+        debug_assert!(self.hidden.is_none(), "a run is revealed first");
+        let (offset, header, next) = self.prepare(kind, length);
+        // PUBLISH, pairs with `Consumer::peek`: a reader of this header sees the
+        // payload. Model: loom_publish_then_read.
+        self.memory.store(offset, header, Ordering::Release);
+        self.pass(next)
+    }
+
+    /// Adds the record at the position to a run that becomes visible as a whole, by
+    /// [`reveal`](Self::reveal). Otherwise as [`publish`](Self::publish).
+    #[inline]
+    pub fn append(&mut self, kind: RecordKind, length: usize) -> u64 {
+        let (offset, header, next) = self.prepare(kind, length);
+        match self.hidden {
+            None => self.hidden = Some((offset, header)),
+            // No reader comes here before it has seen the first header of the run.
+            Some(_) => self.memory.store(offset, header, Ordering::Relaxed),
+        }
+        self.pass(next)
+    }
+
+    /// Makes the run visible that was appended, if there is one.
+    #[inline]
+    pub fn reveal(&mut self) {
+        if let Some((offset, header)) = self.hidden.take() {
+            // PUBLISH, pairs with `Consumer::peek`: a reader of the first header sees all records of
+            // the run, and the 0 behind them. Model: loom_run_is_seen_whole.
+            self.memory.store(offset, header, Ordering::Release);
+        }
+    }
+
+    /// Numbers the record at the position. Returns its offset, its header, and the next position.
+    #[inline(always)]
+    fn prepare(&mut self, kind: RecordKind, length: usize) -> (usize, u64, u64) {
         debug_assert!(self.fits(length), "{length} bytes, room {}", self.room());
         let size = self.layout.size(length);
         let offset = self.offset();
@@ -194,7 +231,7 @@ impl<M: RingMemory> Producer<M> {
             sequence_low: self.sequence as u32,
         };
         // Rule 1 for the next record, unless its word is clean already. The store
-        // below orders it: a reader that sees our header sees this 0, or what we have
+        // of a header orders it: a reader that sees our header sees this 0, or what we have
         // stored there since. The offset may lie in the second mapping, where
         // the slot's bytes are reached as well (rule 4 of the memory).
         // Model: loom_old_payload_is_no_header.
@@ -203,10 +240,12 @@ impl<M: RingMemory> Producer<M> {
             self.memory.store(offset + size, 0, Ordering::Relaxed);
             self.clean_until = next + self.layout.step() as u64;
         }
-        // PUBLISH, pairs with `Consumer::peek`: a reader of this header sees the
-        // payload. Model: loom_publish_then_read.
-        self.memory
-            .store(offset, header.to_word(), Ordering::Release);
+        (offset, header.to_word(), next)
+    }
+
+    /// Goes to the next position. Returns the last record's sequence.
+    #[inline(always)]
+    fn pass(&mut self, next: u64) -> u64 {
         self.position = next;
         self.slot_is_out = false;
         self.clean_ahead();
@@ -391,93 +430,4 @@ const _: () = assert!(MAX_CAPACITY / 2 <= MAX_LENGTH as usize);
 mod tests;
 
 #[cfg(all(test, loom))]
-mod models {
-    use super::*;
-    use crate::consumer::Consumer;
-    use crate::model_memory::Words;
-    use ibex_base::sync::thread;
-
-    /// Mutant: publish_relaxed.
-    #[test]
-    fn loom_publish_then_read() {
-        loom::model(|| {
-            let memory = Words::new(64);
-            let mut producer = Producer::new(memory.clone(), Layout::packed(8), 10);
-            let mut consumer = Consumer::new(memory.clone(), Layout::packed(8));
-            let writer = {
-                let memory = memory.clone();
-                thread::spawn(move || {
-                    for message in 1..=2 {
-                        memory.write(producer.offset() + 8, &[message, message + 10]);
-                        producer.publish(RecordKind::Data, 16);
-                    }
-                })
-            };
-            for message in 1..=2 {
-                let record = loop {
-                    match consumer.peek().unwrap() {
-                        Some(record) => break record,
-                        None => thread::yield_now(),
-                    }
-                };
-                let payload = memory.read(record.offset + 8, 2);
-                assert_eq!(payload, [message, message + 10]);
-                consumer.advance(&record);
-            }
-            assert_eq!(consumer.peek(), Ok(None));
-            writer.join().unwrap();
-        });
-    }
-
-    /// Mutant: zero_missing.
-    #[test]
-    fn loom_old_payload_is_no_header() {
-        for layout in [Layout::packed(8), Layout::in_lines(8)] {
-            loom::model(move || old_payload_is_no_header(layout));
-        }
-    }
-
-    fn old_payload_is_no_header(layout: Layout) {
-        let capacity = 8 * layout.step();
-        let memory = Words::new(capacity);
-        let mut producer = Producer::new(memory.clone(), layout, 10);
-        let mut consumer = Consumer::new(memory.clone(), layout);
-        let forged = RecordHeader {
-            kind: RecordKind::Data,
-            length: 0,
-            sequence_low: 5,
-        };
-        // The first message is full of words that look like the header of the fifth message, which
-        // will begin where one of those words lies.
-        let length = capacity - 3 * layout.step();
-        memory.write(8, &vec![forged.to_word(); length / 8]);
-        producer.publish(RecordKind::Data, length);
-        producer.publish(RecordKind::Data, 0);
-        for _ in 0..2 {
-            let record = consumer.peek().unwrap().unwrap();
-            consumer.advance(&record);
-        }
-        let first = Released {
-            messages: 1,
-            position: layout.size(length) as u64,
-        };
-        producer.refresh(first).unwrap();
-        assert!(producer.fits(8));
-
-        let writer = thread::spawn(move || {
-            producer.publish(RecordKind::Data, 0);
-            producer.publish(RecordKind::Data, 0);
-        });
-        for _ in 3..=4 {
-            let record = loop {
-                match consumer.peek().unwrap() {
-                    Some(record) => break record,
-                    None => thread::yield_now(),
-                }
-            };
-            consumer.advance(&record);
-        }
-        assert_eq!(consumer.peek(), Ok(None), "payload was taken for a header");
-        writer.join().unwrap();
-    }
-}
+mod models;

@@ -2,12 +2,13 @@
 //!
 //! The path of a message is [`SendHandle::send`] down to `SendEnd::publish`: no fence, no locked
 //! instruction, no system call, no allocation. `entered.rs` also handles a channel that is not open
-//! or is over, and `steps.rs` a full ring. `large.rs` sends messages that are too long for a ring,
-//! `region.rs` those that lie in memory of the program's own.
+//! or is over, and `steps.rs` a full ring. `run.rs` sends batches, `large.rs`
+//! messages that are too long for a ring, `region.rs` those that lie in memory of the program's own.
 
 mod entered;
 mod large;
 mod region;
+mod run;
 mod steps;
 
 pub(super) use self::entered::Entered;

@@ -51,6 +51,12 @@ pub(super) const FINDERS: &[Finder] = &[
     Finder {
         package: "ibex-ring",
         tool: Tool::Loom,
+        test: "loom_run_is_seen_whole",
+        mutants: &["reveal_relaxed"],
+    },
+    Finder {
+        package: "ibex-ring",
+        tool: Tool::Loom,
         test: "loom_old_payload_is_no_header",
         mutants: &["zero_missing"],
     },

@@ -110,7 +110,7 @@ impl Entered<'_> {
     /// Sends a message over an open channel that may have to be waited for.
     #[cold]
     #[inline(never)]
-    fn send_slow(
+    pub(super) fn send_slow(
         &mut self,
         size: Option<usize>,
         patience: Patience,

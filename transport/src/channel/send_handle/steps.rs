@@ -26,11 +26,24 @@ impl SendEnd {
         length: usize,
     ) -> u64 {
         let sequence = producer.ring.publish(kind, length);
-        // SENT, pairs with the loads of `sent`: a thread that sees the count finds the records.
-        self.sent.store(sequence, Ordering::Release);
         if !kind.is_large() {
             producer.typical = length;
         }
+        self.was_made_visible(producer, sequence, length);
+        sequence
+    }
+
+    /// Follows the records up to `sequence`, whose payloads have this length together: notes that
+    /// they are sent, and wakes a reader that sleeps.
+    #[inline(always)]
+    pub(super) fn was_made_visible(
+        &self,
+        producer: &mut SendProducer,
+        sequence: u64,
+        length: usize,
+    ) {
+        // SENT, pairs with the loads of `sent`: a thread that sees the count finds the records.
+        self.sent.store(sequence, Ordering::Release);
         if producer
             .doorbell
             .is_due(&producer.theirs.armed, producer.asymmetry)
@@ -42,7 +55,6 @@ impl SendEnd {
         if producer.untransmitted >= producer.claim_at {
             self.run_claimed(producer, sequence);
         }
-        sequence
     }
 
     /// Runs a turn if many bytes are queued, and notes the time of a message where times are kept.

@@ -1,23 +1,29 @@
 //! Payloads that differ from each other in every byte.
+#![forbid(unsafe_code)]
 
-use ibex_harness::draw::mix;
+use crate::draw::mix;
 
 /// Returns the `length` bytes of message `sequence`.
-pub(crate) fn numbered(sequence: u64, length: usize) -> Vec<u8> {
+#[must_use]
+pub fn numbered(sequence: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     fill(sequence, &mut bytes);
     bytes
 }
 
 /// Writes the bytes of message `sequence`.
-pub(crate) fn fill(sequence: u64, bytes: &mut [u8]) {
+pub fn fill(sequence: u64, bytes: &mut [u8]) {
     for (index, chunk) in bytes.chunks_mut(8).enumerate() {
         chunk.copy_from_slice(&word(sequence, index).to_le_bytes()[..chunk.len()]);
     }
 }
 
-/// Panics unless `bytes` are exactly those of message `sequence`.
-pub(crate) fn check(sequence: u64, bytes: &[u8]) {
+/// Checks that `bytes` are exactly those of message `sequence`.
+///
+/// # Panics
+///
+/// If a byte differs.
+pub fn check(sequence: u64, bytes: &[u8]) {
     for (index, chunk) in bytes.chunks(8).enumerate() {
         let expected = word(sequence, index).to_le_bytes();
         let is_right = match <[u8; 8]>::try_from(chunk) {
