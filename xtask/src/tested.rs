@@ -113,8 +113,11 @@ impl Test {
         };
         let program = text("\"executable\":\"")?;
         let kind = text("\"target\":{\"kind\":[\"")?;
-        // Binaries are built beside the tests of their package.
-        message.contains("\"test\":true}").then_some(())?;
+        // Binaries are built beside the tests of their package. The target says whether it has tests,
+        // and the profile whether these are them.
+        let (_, profile) = message.split_once("\"profile\":{")?;
+        let (profile, _) = profile.split_once('}')?;
+        profile.contains("\"test\":true").then_some(())?;
         Some(Self {
             kind: match kind.as_str() {
                 // A library of macros has tests as any other.
@@ -171,7 +174,7 @@ mod tests {
         let message = |kind, name, is_test| {
             format!(
                 "{{\"manifest_path\":\"/p/Cargo.toml\",\"target\":{{\"kind\":[\"{kind}\"],\"name\":\
-                 \"{name}\"}},\"profile\":{{\"test\":{is_test}}},\"executable\":\"/t/{kind}-{name}\"}}"
+                 \"{name}\",\"test\":true}},\"profile\":{{\"test\":{is_test}}},\"executable\":\"/t/{kind}-{name}\"}}"
             )
         };
         let messages = [
