@@ -32,7 +32,7 @@ pub(crate) fn write(lists: &[&[Stage]], report: &Report) -> Result<(), Failure> 
     let minutes = report.taken.as_secs_f64() / 60.0;
     let _ = writeln!(
         table,
-        "| all, in three lists side by side | {minutes:.0} min on {cores} cores | |"
+        "| all, in two lists side by side | {minutes:.0} min on {cores} cores | |"
     );
     let page_path = workspace::root().join(PAGE);
     fs::write(page_path, format!("{before}{BEGIN}{table}{END}{after}"))

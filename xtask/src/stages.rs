@@ -1,10 +1,10 @@
-//! The stages of `cargo xtask test`, in three lists that run side by side, each in its order. A new
+//! The stages of `cargo xtask test`, in two lists that run side by side, each in its order. A new
 //! stage is a new entry.
 //!
-//! One list alone leaves two cores partly idle: its tests wait more than they compute. All build in
+//! One list alone leaves two cores partly idle: its tests wait more than they compute. Both build in
 //! the profile `tested`, so that no crate is built twice; only the models of loom are built apart.
 //! They stand where the second list builds, and the checks beside its tests, which run without cargo:
-//! cargo waits for the compiler of another list.
+//! cargo waits for the compiler of the other list.
 //!
 //! The budgets of each list add up to at most `LONGEST`. Longer lists of the same tests, and
 //! whatever needs an optimized build, are stages of [`crate::torture`].
@@ -18,7 +18,7 @@ use crate::tool::{CLIPPY, CMAKE, IPROUTE, LIBCLANG, RUSTFMT};
 use crate::watchdog::Watchdog;
 use crate::{fuzz, house, integrations, links, minimum, mutants, simulate, soak, tested, verbs};
 
-pub(crate) const STAGES: &[&[Stage]] = &[CHECKS, TESTED, BESIDE];
+pub(crate) const STAGES: &[&[Stage]] = &[CHECKS, TESTED];
 
 /// The longest time of a whole run from a clean clone on two cores.
 #[cfg(test)]
@@ -161,27 +161,6 @@ const TESTED: &[Stage] = &[
         work: Work::Function(masks),
     },
     Stage {
-        name: "examples",
-        about: "the examples run, between real processes, and one of them under kill -9",
-        budget: seconds(90),
-        quick: false,
-        tools: &[],
-        work: Work::Function(examples),
-    },
-];
-
-/// The stages that take long and compute little beside the tests of the other list: they wait, or
-/// run in a guest with one processor.
-const BESIDE: &[Stage] = &[
-    Stage {
-        name: "verbs",
-        about: "the verbs layer, no copy, no allocation and a drawn part of the promises, on the guest's device",
-        budget: seconds(360),
-        quick: false,
-        tools: verbs::TOOLS,
-        work: Work::Function(verbs::stage),
-    },
-    Stage {
         name: "proofs",
         about: "no allocation, no copy, idle peers for nothing, idle, flat memory, nothing left, forks",
         budget: seconds(240),
@@ -196,6 +175,22 @@ const BESIDE: &[Stage] = &[
         quick: false,
         tools: &[IPROUTE],
         work: Work::Function(soak::stage),
+    },
+    Stage {
+        name: "verbs",
+        about: "the verbs layer, no copy, no allocation and a drawn part of the promises, on the guest's device",
+        budget: seconds(360),
+        quick: false,
+        tools: verbs::TOOLS,
+        work: Work::Function(verbs::stage),
+    },
+    Stage {
+        name: "examples",
+        about: "the examples run, between real processes, and one of them under kill -9",
+        budget: seconds(90),
+        quick: false,
+        tools: &[],
+        work: Work::Function(examples),
     },
 ];
 
