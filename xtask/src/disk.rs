@@ -8,7 +8,7 @@ use rustix::fs::statvfs;
 use crate::failure::Failure;
 
 /// Bytes that a whole run from a clean clone writes below the folder of the project.
-const WHOLE_RUN: u64 = 14 * GIB;
+const WHOLE_RUN: u64 = 10 * GIB;
 /// Bytes that a run needs beside the builds that are there.
 const LEAST: u64 = 2 * GIB;
 const GIB: u64 = 1 << 30;
