@@ -55,7 +55,7 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
 
     /// Sends values from index `sent` on, and counts them there.
     #[inline]
-    pub(crate) fn send_from<V: Borrow<T>>(
+    fn send_from<V: Borrow<T>>(
         &mut self,
         values: &[V],
         sent: &mut usize,
