@@ -6,8 +6,8 @@
 //! the scenarios listed in `secured.rs` again, as `scenario/fabric/driver/certificates` or
 //! `…/secret`, in turn. Another fabric needs one line in `common/scenario.rs`. A filter selects as with any
 //! test: `cargo test --release --test conformance -- tcp/caller`. Without one, each scenario is
-//! played in one cell, and in all of them by `cargo xtask test` (`extent/mod.rs`). The cells of
-//! verbs need the feature of that name and an RDMA device (`common/device.rs`).
+//! played in one cell, in some of each fabric and driver by `cargo xtask test`, and in all of them by
+//! `cargo xtask torture` (`extent/mod.rs`). The cells of verbs need the feature of that name and an RDMA device (`common/device.rs`).
 //!
 //! The device is used as `IBEX_RDMA_COMPLETIONS` and `IBEX_TEST_MASK` (`common/mask.rs`) say.
 //! `IBEX_TEST_SHORT=1` selects a short list, which is played once for each of these, and
@@ -156,7 +156,7 @@ fn main() -> ExitCode {
         Some(_) => format!("{} secured", cell.scenario.name),
         None => cell.scenario.name.to_owned(),
     };
-    let cells = extent::drawn(cells.collect(), &arguments, kind);
+    let cells = extent::drawn(cells.collect(), &arguments, kind, Cell::to_string);
     // Waiting cells come first, and the others beside them.
     let waits = |cell: &Cell| cell.scenario.waits && !cell.is_of_one_process();
     let (waiting, others): (Vec<_>, Vec<_>) = cells.into_iter().partition(waits);

@@ -135,7 +135,7 @@ pub(crate) fn run(proofs: Vec<Proof>) -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1);
     let kind = |proof: &Proof| proof.name.split('/').next().unwrap_or_default().to_owned();
-    let proofs = extent::drawn(proofs, &arguments, kind);
+    let proofs = extent::drawn(proofs, &arguments, kind, |proof| proof.name.clone());
     let trial = |proof: Proof| {
         Trial::test(proof.name.clone(), move || {
             proof.play_here();

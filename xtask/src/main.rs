@@ -80,7 +80,10 @@ const COMMANDS: &[CommandEntry] = &[
         about: "go on for two or three hours with what `test` has little time for: the whole suite\n      \
                 in the guest and over each mask, planted bugs, optimized integrations, longer\n      \
                 simulation, fuzzing, soak and memory proofs",
-        run: |arguments| run_stages(torture::STAGES, arguments),
+        run: |arguments| {
+            step::play_everything();
+            run_stages(torture::STAGES, arguments)
+        },
     },
     CommandEntry {
         name: "release-check",

@@ -22,7 +22,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, Failure> {
 
 /// Runs enough steps for each kind of fault to occur, with a new seed each time.
 pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
-    tested::build("--bin simulate", watchdog)?;
+    tested::build_programs(watchdog)?;
     Step::new(&tested::binary("simulate"))
         .args(["--steps", "2000000"])
         .run(watchdog)

@@ -82,7 +82,7 @@ const CHECKS: &[Stage] = &[
     },
     Stage {
         name: "doc",
-        about: "the documentation builds, and its links lead somewhere",
+        about: "the documentation builds, its links lead somewhere, and its examples run",
         budget: seconds(60),
         quick: false,
         tools: verbs::BINDING_TOOLS,
@@ -130,7 +130,7 @@ const TESTED: &[Stage] = &[
     },
     Stage {
         name: "unit",
-        about: "every test within one process, with the examples in the documentation",
+        about: "every test within one process",
         budget: seconds(180),
         quick: true,
         tools: &[CMAKE, IPROUTE, LIBCLANG],
@@ -146,7 +146,7 @@ const TESTED: &[Stage] = &[
     },
     Stage {
         name: "conformance",
-        about: "every promise, on every fabric and driver, between real processes",
+        about: "every promise, on each fabric and by each driver, between real processes",
         budget: seconds(180),
         quick: false,
         tools: &[IPROUTE],
@@ -236,13 +236,13 @@ fn doc(watchdog: &Watchdog) -> Result<(), Failure> {
     // With all features, as Clippy has checked the crates.
     Step::of_line("cargo doc --profile tested --workspace --lib --no-deps --all-features")
         .add_flags("RUSTDOCFLAGS", "-D warnings")
-        .run(watchdog)
+        .run(watchdog)?;
+    tested::test("--doc").run(watchdog)
 }
 
-/// Runs the tests that need neither a device nor much time, then the examples in the documentation.
+/// Runs the tests that need neither a device nor much time.
 fn unit(watchdog: &Watchdog) -> Result<(), Failure> {
-    tested::at_once(UNIT, watchdog)?;
-    tested::test("--doc").run(watchdog)
+    tested::at_once(UNIT, watchdog)
 }
 
 /// Builds the programs of later stages in as few calls as possible, since two cores that compile
@@ -259,6 +259,11 @@ fn build(watchdog: &Watchdog) -> Result<(), Failure> {
 fn conformance(watchdog: &Watchdog) -> Result<(), Failure> {
     tested::build_programs(watchdog)?;
     tested::at_once(&[&[SUITE], CONFORMANCE].concat(), watchdog)
+}
+
+/// Plays the suite alone, for `cargo xtask torture`.
+pub(crate) fn suite(watchdog: &Watchdog) -> Result<(), Failure> {
+    tested::at_once(&[SUITE], watchdog)
 }
 
 /// Plays all scenarios over the device that has everything, and a short list over every device that

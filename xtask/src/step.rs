@@ -6,6 +6,7 @@ use std::fs::{self, File};
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -217,8 +218,7 @@ impl Step {
         let mut command = Command::new(program);
         command
             .args(&self.arguments)
-            // The variable makes tests play all their cells (tests/extent).
-            .env("IBEX_TEST_WHOLE", "1")
+            .env("IBEX_TEST_EXTENT", EXTENT.get().unwrap_or(&"each"))
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .current_dir(&self.directory)
             .stdin(Stdio::null())
@@ -226,6 +226,14 @@ impl Step {
             .stderr(stderr);
         command
     }
+}
+
+/// How many of their cells tests play (tests/extent), if it is not some for each fabric and driver.
+static EXTENT: OnceLock<&str> = OnceLock::new();
+
+/// Makes tests play all their cells from now on.
+pub(crate) fn play_everything() {
+    EXTENT.get_or_init(|| "whole");
 }
 
 /// Runs lists of steps concurrently, each to its end or to its first failure.

@@ -6,6 +6,7 @@
 //! checks the sets that users select.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::failure::Failure;
 use crate::step::{Step, all_side_by_side};
@@ -23,17 +24,32 @@ pub(crate) fn test(targets: &str) -> Step {
     Step::of_line(&format!("cargo test {SELECTION} {targets}"))
 }
 
-/// Builds the tests, examples and binaries that `targets` names in one call, so that both cores are
-/// busy to the end.
-pub(crate) fn build(targets: &str, watchdog: &Watchdog) -> Result<(), Failure> {
-    Step::of_line(&format!("cargo build {SELECTION} {targets}")).run(watchdog)
+/// What this run has built. Nothing of it is asked of cargo again, which would wait for the compiler
+/// of a stage beside this one. Tests are run without cargo for the same reason.
+static BUILT: Mutex<Built> = Mutex::new(Built {
+    has_programs: false,
+    targets: Vec::new(),
+    tests: Tests(Vec::new()),
+});
+
+struct Built {
+    /// Whether the programs of [`build_programs`] are there.
+    has_programs: bool,
+    /// The targets whose tests are there, as cargo's options.
+    targets: Vec<String>,
+    tests: Tests,
 }
 
-/// Tests that are built. Their programs are run without cargo, which would wait for the compiler of
-/// a stage beside this one.
+fn built() -> MutexGuard<'static, Built> {
+    BUILT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Tests that are built.
+#[derive(Clone)]
 pub(crate) struct Tests(Vec<Test>);
 
 /// A test's program.
+#[derive(Clone)]
 struct Test {
     /// The kind of its target, and the target's name.
     kind: String,
@@ -46,19 +62,43 @@ struct Test {
 /// Builds the tests of all these lists in one call; arguments for their programs stand behind ` --
 /// `.
 pub(crate) fn build_tests(lists: &[&str], watchdog: &Watchdog) -> Result<Tests, Failure> {
-    let targets = lists.iter().filter_map(|list| list.split(" -- ").next());
-    let targets: Vec<_> = targets.collect();
-    let step = test(&format!(
-        "--no-run --message-format json-render-diagnostics {}",
-        targets.join(" ")
-    ));
-    let built = step.capture(watchdog)?;
-    if !built.status.success() {
-        return Err(Failure::new(format!("`{step}` failed: {}", built.status)));
+    let named = lists.iter().flat_map(|list| targets(list));
+    let mut built = built();
+    let missing: Vec<_> = named
+        .filter(|target| !built.targets.contains(target))
+        .collect();
+    if !missing.is_empty() {
+        let step = test(&format!(
+            "--no-run --message-format json-render-diagnostics {}",
+            missing.join(" ")
+        ));
+        let output = step.capture(watchdog)?;
+        if !output.status.success() {
+            return Err(Failure::new(format!("`{step}` failed: {}", output.status)));
+        }
+        let tests = output.stdout.lines().filter_map(Test::of_message);
+        built.tests.0.extend(tests);
+        built.targets.extend(missing);
     }
-    Ok(Tests(
-        built.stdout.lines().filter_map(Test::of_message).collect(),
-    ))
+    Ok(built.tests.clone())
+}
+
+/// Returns the targets that a list names, each with its option.
+fn targets(list: &str) -> Vec<String> {
+    let (targets, _) = list.split_once(" -- ").unwrap_or((list, ""));
+    let mut words = targets.split_whitespace();
+    let mut found = Vec::new();
+    while let Some(option) = words.next() {
+        let name = match option {
+            "--lib" | "--bins" => None,
+            _ => words.next(),
+        };
+        found.push(match name {
+            Some(name) => format!("{option} {name}"),
+            None => option.to_owned(),
+        });
+    }
+    found
 }
 
 /// Builds tests, then runs concurrent lists of them, each to its end.
@@ -72,15 +112,14 @@ pub(crate) fn at_once(lists: &[&str], watchdog: &Watchdog) -> Result<(), Failure
 impl Tests {
     /// Returns the steps that run the tests of this list.
     pub(crate) fn of_list(&self, list: &str) -> Vec<Step> {
-        let (targets, arguments) = list.split_once(" -- ").unwrap_or((list, ""));
-        let mut words = targets.split_whitespace();
+        let arguments = list.split_once(" -- ").map_or("", |(_, arguments)| arguments);
         let mut steps = Vec::new();
-        while let Some(word) = words.next() {
-            let (kind, name) = match word {
-                "--lib" => ("lib", None),
-                "--bins" => ("bin", None),
-                "--example" => ("example", words.next()),
-                _ => ("test", words.next()),
+        for target in targets(list) {
+            let (kind, name) = match target.split_once(' ') {
+                None if target == "--lib" => ("lib", None),
+                None => ("bin", None),
+                Some(("--example", name)) => ("example", Some(name)),
+                Some((_, name)) => ("test", Some(name)),
             };
             let is_meant =
                 |test: &&Test| test.kind == kind && name.is_none_or(|name| test.name == name);
@@ -141,12 +180,16 @@ impl Test {
     }
 }
 
-/// Builds all examples and the programs beside them.
+/// Builds all examples and the programs beside them, in one call, so that both cores are busy to the
+/// end.
 pub(crate) fn build_programs(watchdog: &Watchdog) -> Result<(), Failure> {
-    build(
-        "--examples --bin ibex --bin quickstart --bin replication --bin soak",
-        watchdog,
-    )
+    let mut built = built();
+    if !built.has_programs {
+        let programs = "--examples --bin ibex --bin quickstart --bin replication --bin simulate --bin soak";
+        Step::of_line(&format!("cargo build {SELECTION} {programs}")).run(watchdog)?;
+        built.has_programs = true;
+    }
+    Ok(())
 }
 
 /// Returns the path of an example, once [`build_programs`] has built it.

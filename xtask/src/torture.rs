@@ -4,7 +4,7 @@
 
 use crate::failure::Failure;
 use crate::stage::{Stage, Work};
-use crate::stages::seconds;
+use crate::stages::{self, seconds};
 use crate::step::Step;
 use crate::tool::IPROUTE;
 use crate::watchdog::Watchdog;
@@ -38,6 +38,14 @@ pub(crate) const STAGES: &[&[Stage]] = &[&[
         quick: false,
         tools: &[],
         work: Work::Function(mutants::mutants),
+    },
+    Stage {
+        name: "conformance",
+        about: "every promise, on every fabric by every driver, between real processes",
+        budget: seconds(600),
+        quick: false,
+        tools: &[IPROUTE],
+        work: Work::Function(stages::suite),
     },
     Stage {
         name: "masks",
