@@ -227,7 +227,12 @@ impl Connection {
             // The wire is gone already, for a cause of its own.
             return;
         }
-        self.socket.readable |= self.wire.is_gone();
+        if self.wire.is_gone() {
+            // The end that this makes is reported as any other, once what has arrived is read. A
+            // network that still works would report nothing to a session that nothing else moves.
+            self.socket.readable = true;
+            self.socket.end_reading();
+        }
         self.shut_wire();
         self.core.broken.get_or_insert(cause);
     }
@@ -265,7 +270,12 @@ impl Connection {
                 Some(cause) => cause,
                 None => return any,
             },
-            Received::Ended => EndCause::lost("it closed the connection without saying goodbye"),
+            Received::Ended => {
+                let before = self.core.broken.take_if(|_| !is_beside);
+                before.unwrap_or_else(|| {
+                    EndCause::lost("it closed the connection without saying goodbye")
+                })
+            }
             Received::Renewed => EndCause::lost(
                 "it ended the connection as planned, at the age of its max_session_age, to \
                  authenticate this session again",

@@ -92,6 +92,12 @@ impl WireSocket {
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 
+    /// Ends the connection for reading: behind the bytes that have arrived stands its end, which the
+    /// kernel reports (`shutdown(2)`, `SHUT_RD`).
+    pub(crate) fn end_reading(&self) {
+        let _ = self.stream.shutdown(Shutdown::Read);
+    }
+
     /// Joins the epoll set, or the reactor's watch. Either reports the socket at once if there are
     /// bytes to read.
     pub(crate) fn join(&mut self, tools: &Tools) -> io::Result<()> {

@@ -20,6 +20,7 @@ use super::tasks::Tasks;
 use crate::{
     channel::{ChannelError, ReceiveHandle, SendHandle},
     runtime::{Driver, Runtime},
+    session::EndCause,
     wire::{
         stream::tls_ends,
         tests::by_hand::{admit_sealed, connection, runtime, spec_of_bytes},
@@ -214,5 +215,24 @@ fn the_end_behind_the_last_bytes_is_read() {
                 assert_eq!(pair.receive(), (lengths, true));
             });
         }
+    }
+}
+
+/// The network works and nothing else happens, so that nothing but the node itself reports the end.
+#[test]
+fn a_connection_that_this_node_gives_up_ends_behind_what_has_arrived() {
+    for lengths in [vec![], vec![100], vec![1000; 10]] {
+        each(|pair| {
+            pair.send(&lengths);
+            while pair.network.carry(0) {}
+            let event_loop = pair.nodes[RECEIVER].first();
+            event_loop.with_engine(|engine, context| {
+                engine.on_every_connection(context, |connection, _| {
+                    connection.drain_then_end(EndCause::lost("its memory cannot be read"));
+                });
+            });
+            pair.tasks[RECEIVER].rest();
+            assert_eq!(pair.receive(), (lengths.clone(), true));
+        });
     }
 }
