@@ -74,7 +74,12 @@ mod cost {
             return ExitCode::SUCCESS;
         }
         let arguments = Arguments::from_args();
-        let drawn = extent::drawn(cases().collect(), &arguments, |_| String::new(), |&case| name(case));
+        let drawn = extent::drawn(
+            cases().collect(),
+            &arguments,
+            |_| String::new(),
+            |&case| name(case),
+        );
         let trials = drawn.into_iter().map(|case| {
             let name = name(case);
             Trial::test(name.clone(), move || {

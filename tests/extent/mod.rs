@@ -13,6 +13,12 @@ use libtest_mimic::Arguments;
 /// The variable that says how many cells are played.
 const EXTENT: &str = "IBEX_TEST_EXTENT";
 
+/// Returns whether everything is played, in all of its length.
+#[allow(dead_code)]
+pub(crate) fn is_whole() -> bool {
+    env::var(EXTENT).as_deref() == Ok("whole")
+}
+
 /// Draws the cells to play from `all`, which are of the same kind if they have the same `kind`.
 ///
 /// The parts of a `name` behind slashes say in what cell it is: a fabric, a driver and so on.

@@ -21,14 +21,25 @@ use crate::workspace;
 /// The package of the fuzz targets, which is a workspace of its own.
 const FUZZ: &str = "ibex-fuzz";
 
-/// Runs the stage `loom`: all models without a bug, and then with each bug that they must find.
+/// Runs the stage `loom` of `cargo xtask test`: all models without a bug, and then with each bug that
+/// they must find. Of the orders in which a thread is interrupted more than a few times, which
+/// `cargo xtask torture` has, none is needed to find the planted bugs.
 pub(crate) fn loom(watchdog: &Watchdog) -> Result<(), Failure> {
     let copy = mutated_copy::make(watchdog)?;
     let programs = build_with_loom(copy, watchdog)?;
     for program in programs.values() {
-        Step::new(program).arg("loom_").run(watchdog)?;
+        let models = Step::new(program).arg("loom_");
+        models.env("LOOM_MAX_PREEMPTIONS", "4").run(watchdog)?;
     }
     find(&searches(&programs, |tool| tool == Tool::Loom))
+}
+
+/// Runs the stage `loom` of `cargo xtask torture`: all models, in every order of events.
+pub(crate) fn loom_whole(watchdog: &Watchdog) -> Result<(), Failure> {
+    let copy = mutated_copy::make(watchdog)?;
+    let programs = build_with_loom(copy, watchdog)?;
+    let mut each = programs.values();
+    each.try_for_each(|program| Step::new(program).arg("loom_").run(watchdog))
 }
 
 /// Runs the stage `mutants` of `cargo xtask torture`: every other finder, with each bug that it must

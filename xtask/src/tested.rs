@@ -112,7 +112,9 @@ pub(crate) fn at_once(lists: &[&str], watchdog: &Watchdog) -> Result<(), Failure
 impl Tests {
     /// Returns the steps that run the tests of this list.
     pub(crate) fn of_list(&self, list: &str) -> Vec<Step> {
-        let arguments = list.split_once(" -- ").map_or("", |(_, arguments)| arguments);
+        let arguments = list
+            .split_once(" -- ")
+            .map_or("", |(_, arguments)| arguments);
         let mut steps = Vec::new();
         for target in targets(list) {
             let (kind, name) = match target.split_once(' ') {
@@ -185,7 +187,8 @@ impl Test {
 pub(crate) fn build_programs(watchdog: &Watchdog) -> Result<(), Failure> {
     let mut built = built();
     if !built.has_programs {
-        let programs = "--examples --bin ibex --bin quickstart --bin replication --bin simulate --bin soak";
+        let programs =
+            "--examples --bin ibex --bin quickstart --bin replication --bin simulate --bin soak";
         Step::of_line(&format!("cargo build {SELECTION} {programs}")).run(watchdog)?;
         built.has_programs = true;
     }

@@ -32,6 +32,14 @@ pub(crate) const STAGES: &[&[Stage]] = &[&[
         work: Work::Commands(&["cargo test -p ibex-refused --test refused"]),
     },
     Stage {
+        name: "loom",
+        about: "the models of the rings hold in every order of events",
+        budget: seconds(300),
+        quick: false,
+        tools: &[],
+        work: Work::Function(mutants::loom_whole),
+    },
+    Stage {
         name: "mutants",
         about: "each bug that is planted is found without loom, too, and a million sleeps lose no wake-up",
         budget: seconds(300),

@@ -101,7 +101,7 @@ fn play(extent: Extent, watchdog: &Watchdog) -> Result<(), Failure> {
     match extent {
         Extent::Drawn => println!(
             "drawn by {seed}: one of {PARTS} parts of the scenarios by each of the two kinds of \
-             completion queue, and all that need two processes by one of them; `cargo xtask \
+             completion queue, and a quarter of those that need two processes by each; `cargo xtask \
              torture` has the rest"
         ),
         Extent::Whole => {
@@ -295,7 +295,7 @@ const USED_IN_ANOTHER_WAY: &[&str] = &[
 ];
 
 /// The number of parts of the suite, of which each run plays one by each kind of completion queue,
-/// with every scenario that needs two processes. The stage `masks` plays all others over a device
+/// with a quarter of the scenarios that need two processes. The stage `masks` plays all others over a device
 /// made of memory.
 const PARTS: usize = 36;
 /// The program that runs commands on a device.
