@@ -5,6 +5,7 @@
 //! as there can be, so that each scenario or proof has each of its fabrics, each of its drivers and
 //! each way to authenticate. `cargo xtask torture` sets it to `whole`: everything is played. With a
 //! filter or `--list`, all cells are that it names.
+#![allow(dead_code, reason = "each program uses a part")]
 
 use std::{collections::BTreeSet, env};
 
@@ -14,7 +15,6 @@ use libtest_mimic::Arguments;
 const EXTENT: &str = "IBEX_TEST_EXTENT";
 
 /// Returns whether everything is played, in all of its length.
-#[allow(dead_code)]
 pub(crate) fn is_whole() -> bool {
     env::var(EXTENT).as_deref() == Ok("whole")
 }

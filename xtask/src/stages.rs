@@ -256,14 +256,9 @@ fn build(watchdog: &Watchdog) -> Result<(), Failure> {
 }
 
 /// Runs the suite beside the tests without cells, since all of them wait more than they compute.
-fn conformance(watchdog: &Watchdog) -> Result<(), Failure> {
+pub(crate) fn conformance(watchdog: &Watchdog) -> Result<(), Failure> {
     tested::build_programs(watchdog)?;
     tested::at_once(&[&[SUITE], CONFORMANCE].concat(), watchdog)
-}
-
-/// Plays the suite alone, for `cargo xtask torture`.
-pub(crate) fn suite(watchdog: &Watchdog) -> Result<(), Failure> {
-    tested::at_once(&[SUITE], watchdog)
 }
 
 /// Plays all scenarios over the device that has everything, and a short list over every device that
