@@ -1,4 +1,4 @@
-//! The medium between both sides of a scenario in one process: a device made of memory, or pipes.
+//! The medium between both sides of a scenario in one process: a device made of memory.
 //!
 //! The device lacks the features that its mask removes (`ibex_transport`'s `provider::fake::Mask`),
 //! and its completions are polled in one way. It keeps the counts that a kernel would keep for a
@@ -7,15 +7,12 @@
 use std::{
     net::Ipv4Addr,
     panic::{self, AssertUnwindSafe},
-    sync::{atomic::Ordering, mpsc},
+    sync::mpsc,
     thread,
 };
 
 use ibex::rdma::{CompletionPolling, RdmaSettings, Tuning};
-use ibex_transport::{
-    rdma::{PortSettings, settings_of},
-    wire::pipe::{CARRIES_TCP, MADE},
-};
+use ibex_transport::rdma::{PortSettings, settings_of};
 use ibex_verbs::provider::fake::{FakeDevice, FakeProvider, Mask};
 
 use super::{
@@ -24,25 +21,6 @@ use super::{
     stage::Stage,
     supervisor::GRACE,
 };
-
-/// The medium between the sides of a cell that runs in one process.
-#[derive(Clone, Copy)]
-pub(crate) enum Between {
-    /// An RDMA device.
-    Device(FakeUse),
-    /// Pipes, which carry the data of tcp.
-    Pipes,
-}
-
-impl Between {
-    /// Returns the name as it appears in the names of cells.
-    pub(crate) fn name(self) -> String {
-        match self {
-            Self::Device(fake) => fake.name(),
-            Self::Pipes => "pipe".to_owned(),
-        }
-    }
-}
 
 /// The mask of a cell's device, and the way of polling it.
 #[derive(Clone, Copy)]
@@ -111,16 +89,10 @@ impl Fake {
     }
 }
 
-/// Plays both sides of a cell, each in a thread. Panics unless both end well and the medium was
-/// used properly.
-pub(crate) fn play_both(cell: Cell, between: Between) {
-    let fake = match between {
-        Between::Device(used) => Some(used.device()),
-        Between::Pipes => {
-            CARRIES_TCP.store(true, Ordering::Relaxed);
-            None
-        }
-    };
+/// Plays both sides of a cell, each in a thread, over a device that is `used` so. Panics unless both
+/// end well and the device was used properly.
+pub(crate) fn play_both(cell: Cell, used: FakeUse) {
+    let fake = used.device();
     let lines = Line::pair().expect("a socket pair");
     let (tell, told) = mpsc::channel();
     for (side, line) in Side::BOTH.into_iter().zip([lines.0, lines.1]) {
@@ -146,10 +118,7 @@ pub(crate) fn play_both(cell: Cell, between: Between) {
         is_well && told.recv().expect("the other ends"),
         "a side has failed"
     );
-    match fake {
-        Some(fake) => fake.check(),
-        None => assert!(MADE.load(Ordering::Relaxed) >= 2, "pipes carried nothing"),
-    }
+    fake.check();
 }
 
 /// The device's address as an entry of a GID table.

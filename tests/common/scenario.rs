@@ -52,9 +52,9 @@ pub(crate) struct Cell {
     pub(crate) secured: Option<Secured>,
     /// Engines of each node; several under the default driver alone.
     pub(crate) engines: usize,
-    /// The medium between the sides, if both are played in one process.
+    /// The device between the sides, if both are played in one process.
     #[cfg(feature = "fake-device")]
-    pub(crate) between: Option<super::fake::Between>,
+    pub(crate) between: Option<super::fake::FakeUse>,
 }
 
 /// Returns whether `IBEX_TEST_SHORT` asks for a short list of scenarios with fewer messages, which

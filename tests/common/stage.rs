@@ -71,7 +71,7 @@ impl Stage {
     /// Enters with the other side in another thread of this process, and perhaps a device between
     /// the two.
     #[cfg(feature = "fake-device")]
-    pub(crate) fn enter_beside(cell: Cell, side: Side, line: Line, fake: Option<Fake>) -> Self {
+    pub(crate) fn enter_beside(cell: Cell, side: Side, line: Line, fake: Fake) -> Self {
         Self {
             side,
             cell,
@@ -79,7 +79,7 @@ impl Stage {
             other: getpid(),
             keeps_connections: true,
             port: None,
-            fake,
+            fake: Some(fake),
         }
     }
 

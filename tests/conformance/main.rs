@@ -118,8 +118,7 @@ fn main() -> ExitCode {
             &with_secured,
         )))
         .chain(masked::cells(&scenarios))
-        .chain(masked::cells_of_two_engines(&scenarios))
-        .chain(masked::cells_over_pipes(&scenarios));
+        .chain(masked::cells_of_two_engines(&scenarios));
     let cells: Vec<Cell> = cells.collect();
     if let Some(exit) = supervisor::play_part(&cells) {
         return exit;

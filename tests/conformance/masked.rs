@@ -1,12 +1,11 @@
-//! Scenarios with both sides in one process: over a device made of memory that lacks some feature,
-//! and over pipes in place of tcp.
+//! Scenarios with both sides in one process: over a device made of memory that lacks some feature.
 
 use std::collections::BTreeMap;
 
 use ibex::{Driver, Fabric};
 
 use crate::common::{
-    fake::{Between, FakeUse},
+    fake::FakeUse,
     scenario::{Cell, Scenario, Span},
 };
 
@@ -26,7 +25,7 @@ pub(crate) fn cells(scenarios: &[Scenario]) -> impl Iterator<Item = Cell> {
                 },
                 secured: None,
                 engines: 1,
-                between: Some(Between::Device(fake)),
+                between: Some(fake),
             })
     })
 }
@@ -44,39 +43,13 @@ pub(crate) fn cells_of_two_engines(scenarios: &[Scenario]) -> impl Iterator<Item
             driver: Driver::Threads,
             secured: None,
             engines: 2,
-            between: Some(Between::Device(fake)),
+            between: Some(fake),
         })
     })
 }
 
-/// Returns every scenario that can be played over pipes, by callers and by threads.
-pub(crate) fn cells_over_pipes(scenarios: &[Scenario]) -> impl Iterator<Item = Cell> {
-    let is_played = |scenario: &&Scenario| why_not_over_pipes(scenario).is_none();
-    let played = scenarios.iter().filter(is_played);
-    played.flat_map(|&scenario| {
-        let drivers = [Driver::Threads, Driver::Caller].into_iter();
-        let is_played = move |driver: &Driver| match scenario.span {
-            Span::EachFabric | Span::EachFabricButVerbs => *driver == Driver::default(),
-            Span::EachFabricByCallers => *driver == Driver::Caller,
-            Span::Everywhere | Span::EachDriver => true,
-        };
-        drivers.filter(is_played).map(move |driver| Cell {
-            scenario,
-            fabric: Fabric::Tcp,
-            driver,
-            secured: None,
-            engines: 1,
-            between: Some(Between::Pipes),
-        })
-    })
-}
-
-/// Prints which scenarios are played over pipes, and which are left out and why.
+/// Prints which scenarios are left out, and why.
 pub(crate) fn tell_left_out(scenarios: &[Scenario]) {
-    let over_pipes = |one: &&Scenario| why_not_over_pipes(one).is_none();
-    let all = scenarios.len();
-    let played = scenarios.iter().filter(over_pipes).count();
-    eprintln!("pipes: {played} of {all} scenarios are played over them");
     let mut left_out = BTreeMap::<_, Vec<_>>::new();
     for scenario in scenarios {
         let reason = FakeUse::all().find_map(|fake| why_left_out(scenario, fake));
@@ -87,14 +60,6 @@ pub(crate) fn tell_left_out(scenarios: &[Scenario]) {
     for (reason, names) in left_out {
         eprintln!("fake: left out where {reason}: {}", names.join(", "));
     }
-}
-
-/// Returns the reason why a scenario cannot be played over pipes, if there is one.
-fn why_not_over_pipes(scenario: &Scenario) -> Option<&'static str> {
-    why_not_in_one_process(scenario).or_else(|| {
-        let is_ended_before = scenario.span == Span::EachDriver;
-        is_ended_before.then_some("it ends before a fabric is chosen")
-    })
 }
 
 /// Returns the reason why a scenario cannot be played in one process, if there is one.

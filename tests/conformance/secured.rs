@@ -72,7 +72,7 @@ pub(crate) fn cells(scenarios: &[Scenario]) -> impl Iterator<Item = Cell> {
 pub(crate) fn cells_over_fake_device(cells: impl Iterator<Item = Cell>) -> Vec<Cell> {
     let mut first = None;
     let is_of_first_use = |cell: &Cell| {
-        let name = cell.between.map(crate::common::fake::Between::name);
+        let name = cell.between.map(crate::common::fake::FakeUse::name);
         *first.get_or_insert_with(|| name.clone()) == name
             && OVER_EVERYTHING.contains(&cell.scenario.name)
     };

@@ -262,7 +262,7 @@ pub(crate) fn conformance(watchdog: &Watchdog) -> Result<(), Failure> {
 }
 
 /// Plays all scenarios over the device that has everything, and a short list over every device that
-/// lacks something and over pipes. `cargo xtask torture` plays all of them over each.
+/// lacks something. `cargo xtask torture` plays all of them over each.
 fn masks(watchdog: &Watchdog) -> Result<(), Failure> {
     tested::at_once(&["--test conformance -- /fake/whole/"], watchdog)?;
     let tests = tested::build_tests(&["--test conformance"], watchdog)?;

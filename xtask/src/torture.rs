@@ -57,7 +57,7 @@ pub(crate) const STAGES: &[&[Stage]] = &[&[
     },
     Stage {
         name: "masks",
-        about: "every promise, over each RDMA device that lacks something, and over pipes",
+        about: "every promise, over each RDMA device that lacks something",
         budget: seconds(300),
         quick: false,
         tools: &[],

@@ -227,9 +227,9 @@ impl Connection {
             // The wire is gone already, for a cause of its own.
             return;
         }
+        // The end that this makes is reported as any other, once what has arrived is read. A network
+        // that still works would report nothing to a session that nothing else moves.
         if self.wire.is_gone() {
-            // The end that this makes is reported as any other, once what has arrived is read. A
-            // network that still works would report nothing to a session that nothing else moves.
             self.socket.readable = true;
             self.socket.end_reading();
         }
@@ -263,27 +263,20 @@ impl Connection {
         let is_beside = !self.wire.is_gone();
         let core = &mut self.core;
         let mut frames = CoreInTurn { core, context };
-        let cause = match self.wire.receive(&mut self.socket, &mut frames, tools) {
+        let received = self.wire.receive(&mut self.socket, &mut frames, tools);
+        let is_broken = !is_beside && self.core.broken.is_some();
+        let cause = match received {
             Received::Nothing => return false,
             Received::Something => return true,
-            Received::Drained { any } => match self.core.broken.take_if(|_| !is_beside) {
-                Some(cause) => cause,
-                None => return any,
-            },
-            Received::Ended => {
-                let before = self.core.broken.take_if(|_| !is_beside);
-                before.unwrap_or_else(|| {
-                    EndCause::lost("it closed the connection without saying goodbye")
-                })
+            Received::Drained { any } if !is_broken => return any,
+            Received::Drained { .. } | Received::Ended => {
+                EndCause::lost("it closed the connection without saying goodbye")
             }
             Received::Renewed => EndCause::lost(
                 "it ended the connection as planned, at the age of its max_session_age, to \
                  authenticate this session again",
             ),
-            Received::Failed(error) => {
-                let before = self.core.broken.take_if(|_| !is_beside);
-                before.unwrap_or_else(|| cause_of("reading from", &error))
-            }
+            Received::Failed(error) => cause_of("reading from", &error),
             Received::Abandoned(reason) => self.core.peer_has_given_up(reason.as_deref()),
             Received::Strayed => {
                 self.core.ends_with_wire |= self.core.broken.is_none();
@@ -296,6 +289,8 @@ impl Connection {
                 return true;
             }
         };
+        // The first cause stays.
+        let cause = self.core.broken.take_if(|_| is_broken).unwrap_or(cause);
         if is_beside {
             // The socket would stay readable as long as draining takes.
             self.socket.part(&tools.epoll);

@@ -5,8 +5,6 @@ use std::{any::Any, time::Instant};
 use ibex_protocol::session::{ControlQueue, Session, WireTerms};
 use ibex_ring::memory::MemoryError;
 
-#[cfg(feature = "pipe")]
-use super::pipe::PipeWire;
 #[cfg(any(test, feature = "verbs"))]
 use super::{EventOutcome, WireEvent, queue_pair::QueuePairWire};
 use super::{
@@ -31,9 +29,6 @@ pub(crate) enum AnyWire {
     /// not come back.
     #[cfg(any(test, feature = "verbs"))]
     QueuePair(Box<QueuePairWire>),
-    /// Frames go through memory of this process, in tests.
-    #[cfg(feature = "pipe")]
-    Pipe(PipeWire),
     /// No wire: the last one broke, and frames wait for another.
     #[default]
     Down,
@@ -62,10 +57,6 @@ impl AnyWire {
             Err(error) => return Err(NotBegun::new(error, rdma)),
         };
         let (wire, terms) = match rdma {
-            #[cfg(feature = "pipe")]
-            None if path.goes_through_pipe() => {
-                (AnyWire::Pipe(PipeWire::new(&leftover)), WireTerms::STREAM)
-            }
             None => {
                 let layer = Layer::new(tls);
                 let stream = StreamWire::new(layer, leftover, path, payload_checksums);
@@ -98,8 +89,6 @@ macro_rules! forward {
             AnyWire::Stream($wire) => $call,
             #[cfg(any(test, feature = "verbs"))]
             AnyWire::QueuePair($wire) => $call,
-            #[cfg(feature = "pipe")]
-            AnyWire::Pipe($wire) => $call,
             AnyWire::Down => $down,
         }
     };

@@ -14,8 +14,6 @@ mod epoll_token;
 mod event;
 mod granted_block;
 mod parts;
-#[cfg(feature = "pipe")]
-pub mod pipe;
 #[cfg(any(test, feature = "verbs"))]
 pub(crate) mod queue_pair;
 mod reactor;

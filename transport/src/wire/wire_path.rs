@@ -50,11 +50,4 @@ impl WirePath {
             DataPath::Mapped => counters.control_bytes_received.add(bytes as u64),
         }
     }
-
-    /// Returns whether a pipe is to carry the frames, in tests.
-    #[cfg(feature = "pipe")]
-    pub(super) fn goes_through_pipe(self) -> bool {
-        use super::pipe::CARRIES_TCP;
-        self.0 == DataPath::Framed && CARRIES_TCP.load(std::sync::atomic::Ordering::Relaxed)
-    }
 }
