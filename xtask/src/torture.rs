@@ -2,13 +2,10 @@
 //! build of their own. No promise of RELIABILITY.md has its only test here; some that `cargo xtask
 //! test` tests over a device made of memory are tested on the guest's device here.
 
-use crate::failure::Failure;
 use crate::stage::{Stage, Work};
 use crate::stages::{self, seconds};
-use crate::step::Step;
 use crate::tool::IPROUTE;
-use crate::watchdog::Watchdog;
-use crate::{fuzz, integrations, mutants, simulate, soak, tested, verbs, vm, workspace};
+use crate::{fuzz, integrations, mutants, simulate, soak, tested, verbs, vm};
 
 pub(crate) const STAGES: &[&[Stage]] = &[&[
     Stage {
@@ -116,14 +113,6 @@ pub(crate) const STAGES: &[&[Stage]] = &[&[
         work: Work::Function(soak::long),
     },
     Stage {
-        name: "lines",
-        about: "in a build that records it, no engine writes a cache line that another writes",
-        budget: seconds(150),
-        quick: false,
-        tools: &[],
-        work: Work::Function(lines),
-    },
-    Stage {
         name: "verbs",
         about: "the whole suite by each kind of completion queue, and every other way to use it",
         budget: seconds(1800),
@@ -140,12 +129,3 @@ pub(crate) const STAGES: &[&[Stage]] = &[&[
         work: Work::Function(verbs::two),
     },
 ]];
-
-/// Builds with atomics that record which engine writes them, in a target folder of its own.
-fn lines(watchdog: &Watchdog) -> Result<(), Failure> {
-    let target = workspace::target().join("recorded");
-    Step::of_line("cargo test -p ibex-tests --test shared_lines")
-        .env("CARGO_TARGET_DIR", target.to_string_lossy())
-        .add_flags("RUSTFLAGS", "--cfg record_writes")
-        .run(watchdog)
-}

@@ -2,13 +2,11 @@
 //!
 //! Ring algorithms import atomics, cells and locks from here and nowhere else;
 //! built with `--cfg loom` they run inside loom's model checker, otherwise each
-//! name is std's own and costs nothing. Built with `--cfg record_writes` they and the transport,
-//! which takes what its engines share from here too, record which engine writes which cache line.
+//! name is std's own and costs nothing.
 //!
 //! A model is worth what it can find, so each one has mutants (`testing/mutants`): one
 //! ordering, fence or step is left out, and the model has to fail.
 
-#[cfg(not(record_writes))]
 use std::sync::PoisonError;
 
 mod armed_queue;
@@ -16,8 +14,6 @@ mod barrier;
 mod biased_lock;
 mod lent_limit;
 mod placement;
-#[cfg(record_writes)]
-pub mod recorded;
 
 pub use armed_queue::{ArmableQueue, ArmedQueue, Slept};
 pub use barrier::Asymmetry;
@@ -34,26 +30,18 @@ pub use loom::{
     thread,
 };
 pub use placement::Placement;
-#[cfg(record_writes)]
-pub use recorded::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Mutex, lock};
-#[cfg(not(any(loom, record_writes)))]
-pub use std::sync::{
-    Mutex,
-    atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize},
-};
 #[cfg(not(loom))]
 pub use std::{
     hint::spin_loop,
     sync::{
-        Arc, MutexGuard,
-        atomic::{AtomicPtr, Ordering, fence},
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
     },
     thread,
 };
 
 /// Locks a mutex. A panic of a thread that held the lock does not matter, because the guarded value
 /// is whole after each step.
-#[cfg(not(record_writes))]
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

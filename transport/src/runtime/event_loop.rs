@@ -324,8 +324,6 @@ impl EventLoop {
 
     /// Runs one turn under the lock, and then its wakers without the lock.
     pub(crate) fn turn(&self, mut engine: MutexGuard<'_, Engine>, ready: &ReadyWires) -> bool {
-        #[cfg(record_writes)]
-        let _turning = ibex_base::sync::recorded::turning(self);
         let mut context = self.context();
         let progress = self.turn_engine(&mut engine, ready, &mut context);
         self.end_turn(engine, context);

@@ -47,8 +47,6 @@ pub(crate) fn run(event_loop: &Weak<EventLoop>, core: Option<usize>, jobs: &Rece
     let (waker, parker) = thread_waker();
     let mut naps = Naps::default();
     while let Some(event_loop) = event_loop.upgrade() {
-        #[cfg(record_writes)]
-        let _turning = ibex_base::sync::recorded::turning(&*event_loop);
         // The waker is set before the check, so that a thread that ends the node finds it.
         event_loop.keeper.get_or_init(|| waker.clone());
         if event_loop.is_over() {

@@ -83,8 +83,6 @@ impl EventLoop {
         (deadline, poll_target): (Option<Instant>, PollTarget),
         mut condition: C,
     ) -> Result<C::Output, TimedOut> {
-        #[cfg(record_writes)]
-        let _turning = ibex_base::sync::recorded::turning(self);
         if fork::is_child() {
             // In a fork of the process, no other thread would make the condition hold.
             return condition.check().ok_or(TimedOut);

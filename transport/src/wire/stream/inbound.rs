@@ -117,8 +117,6 @@ impl Inbound {
 
     /// Notes that `bytes` more have arrived in the memory from [`free`](Self::free).
     pub(crate) fn arrived(&mut self, bytes: usize) {
-        #[cfg(record_writes)]
-        ibex_base::sync::recorded::arrived(self.block().base().addr().get() + self.filled);
         self.filled += bytes;
         debug_assert!(self.filled <= self.block().len());
     }
