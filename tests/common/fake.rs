@@ -1,6 +1,6 @@
 //! The medium between both sides of a scenario in one process: a device made of memory.
 //!
-//! The device lacks the features that its mask removes (`ibex_transport`'s `provider::fake::Mask`),
+//! The device lacks the features that its mask removes (`ibex_verbs::provider::fake::Mask`),
 //! and its completions are polled in one way. It keeps the counts that a kernel would keep for a
 //! port.
 

@@ -3,8 +3,8 @@
 //! Plain `cargo test`, which should take minutes on any machine, plays each scenario or proof in one
 //! cell; the next one gets another cell. `cargo xtask test` sets [`EXTENT`] to `each`: as few cells
 //! as there can be, so that each scenario or proof has each of its fabrics, each of its drivers and
-//! each way to authenticate. `cargo xtask torture` sets it to `whole`: everything is played. With a
-//! filter or `--list`, all cells are that it names.
+//! each way to authenticate. `cargo xtask torture` sets it to `whole`: everything is played. A
+//! filter selects among all cells, and `--list` lists them all.
 #![allow(dead_code, reason = "each program uses a part")]
 
 use std::{collections::BTreeSet, env};

@@ -25,21 +25,28 @@ const FUZZ: &str = "ibex-fuzz";
 /// they must find. Of the orders in which a thread is interrupted more than a few times, which
 /// `cargo xtask torture` has, none is needed to find the planted bugs.
 pub(crate) fn loom(watchdog: &Watchdog) -> Result<(), Failure> {
-    let copy = mutated_copy::make(watchdog)?;
-    let programs = build_with_loom(copy, watchdog)?;
-    for program in programs.values() {
-        let models = Step::new(program).arg("loom_");
-        models.env("LOOM_MAX_PREEMPTIONS", "4").run(watchdog)?;
-    }
+    let programs = run_models(Some("4"), watchdog)?;
     find(&searches(&programs, |tool| tool == Tool::Loom))
 }
 
 /// Runs the stage `loom` of `cargo xtask torture`: all models, in every order of events.
 pub(crate) fn loom_whole(watchdog: &Watchdog) -> Result<(), Failure> {
+    run_models(None, watchdog).map(drop)
+}
+
+/// Runs all models without a bug, with at most so many preemptions of a thread. Returns their
+/// programs.
+fn run_models(preemptions: Option<&str>, watchdog: &Watchdog) -> Result<Programs, Failure> {
     let copy = mutated_copy::make(watchdog)?;
     let programs = build_with_loom(copy, watchdog)?;
-    let mut each = programs.values();
-    each.try_for_each(|program| Step::new(program).arg("loom_").run(watchdog))
+    for program in programs.values() {
+        let mut models = Step::new(program).arg("loom_");
+        if let Some(most) = preemptions {
+            models = models.env("LOOM_MAX_PREEMPTIONS", most);
+        }
+        models.run(watchdog)?;
+    }
+    Ok(programs)
 }
 
 /// Runs the stage `mutants` of `cargo xtask torture`: every other finder, with each bug that it must

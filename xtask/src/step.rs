@@ -228,7 +228,7 @@ impl Step {
     }
 }
 
-/// How many of their cells tests play (tests/extent), if it is not some for each fabric and driver.
+/// The part of their cells that tests play (`tests/extent`), if it is not `each`.
 static EXTENT: OnceLock<&str> = OnceLock::new();
 
 /// Makes tests play all their cells from now on.

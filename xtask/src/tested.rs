@@ -24,8 +24,8 @@ pub(crate) fn test(targets: &str) -> Step {
     Step::of_line(&format!("cargo test {SELECTION} {targets}"))
 }
 
-/// What this run has built. Nothing of it is asked of cargo again, which would wait for the compiler
-/// of a stage beside this one. Tests are run without cargo for the same reason.
+/// The programs that this run has built. None is asked of cargo again, which would wait for the
+/// compiler of a stage beside this one. Tests are run without cargo for the same reason.
 static BUILT: Mutex<Built> = Mutex::new(Built {
     has_programs: false,
     targets: Vec::new(),
@@ -33,7 +33,7 @@ static BUILT: Mutex<Built> = Mutex::new(Built {
 });
 
 struct Built {
-    /// Whether the programs of [`build_programs`] are there.
+    /// True if the programs of [`build_programs`] are there.
     has_programs: bool,
     /// The targets whose tests are there, as cargo's options.
     targets: Vec<String>,
