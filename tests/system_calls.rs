@@ -35,6 +35,9 @@ mod cost {
     /// The sections over each transport, and the round trips of a section.
     const SECTIONS: usize = 9;
     const TRIPS: usize = 100;
+    /// The calls of a round trip whose ends wait for each message: each writes, reads in vain, waits
+    /// and reads.
+    const IDLE: usize = 8;
     const PAYLOAD: [u8; 64] = [7; 64];
     /// The variable that names the case for a child.
     const CASE: &str = "IBEX_TEST_SYSTEM_CALLS";
@@ -85,9 +88,11 @@ mod cost {
         eprintln!(
             "{case}, {TRIPS} round trips: {theirs} calls, {ours} over ibex, {wakes} of them wake"
         );
-        match ours <= theirs + TRIPS && wakes <= TRIPS / 2 {
+        // On a busy machine a read finds what would have been waited for a moment before.
+        let most = theirs.max(IDLE * TRIPS) + TRIPS;
+        match ours <= most && wakes <= TRIPS / 2 {
             true => Ok(()),
-            false => Err(format!("{ours} calls instead of {theirs}, of which {wakes} wake").into()),
+            false => Err(format!("{ours} calls instead of {most}, of which {wakes} wake").into()),
         }
     }
 

@@ -15,7 +15,7 @@
 #![allow(dead_code, reason = "each test that includes this uses a part of it")]
 
 #[path = "../extent/mod.rs"]
-mod extent;
+pub(crate) mod extent;
 
 use std::{
     env, fmt,

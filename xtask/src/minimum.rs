@@ -33,8 +33,31 @@ pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
             return Err(Failure::new(format!("`{resolve}`: {}", resolved.status)));
         }
     }
-    Ok(())
+    no_c_compiler(watchdog)
 }
+
+/// Checks that nothing which compiles C or generates bindings is among the crates that the verbs
+/// crate builds with. A warm target folder would hide it: its build scripts have run.
+fn no_c_compiler(watchdog: &Watchdog) -> Result<(), Failure> {
+    let line = "cargo tree -p ibex-verbs --features fake,libibverbs -e normal,build \
+                --prefix none --format {p}";
+    let tree = Step::of_line(line).capture(watchdog)?;
+    if !tree.status.success() {
+        return Err(Failure::new(format!("`{line}` failed: {}", tree.status)));
+    }
+    let names = tree.stdout.lines().filter_map(|one| one.split(' ').next());
+    let found: Vec<_> = names.filter(|name| C_BUILDERS.contains(name)).collect();
+    match found.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::new(format!(
+            "ibex-verbs needs C tools to build, by {}; they belong behind its feature `rdma-sys`",
+            found.join(", ")
+        ))),
+    }
+}
+
+/// The crates by which build scripts call C tools.
+const C_BUILDERS: &[&str] = &["bindgen", "cc", "clang-sys", "cmake", "pkg-config"];
 
 /// Writes a compiler that reports the minimum as its version, and returns its path.
 fn older_compiler() -> io::Result<String> {

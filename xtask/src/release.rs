@@ -48,6 +48,8 @@ pub(crate) const STAGES: &[&[Stage]] = &[&[
         work: Work::Commands(&[
             "cargo hack clippy -p ibex --lib --feature-powerset --depth 2 \
              --exclude-features default -- -D warnings",
+            // The objects that channels need, without those of the feature `all`.
+            "cargo clippy -p ibex-verbs --lib --features libibverbs -- -D warnings",
             // The example of the verbs crate that newcomers run, on a machine without a device.
             "cargo run -p ibex-verbs --features fake --example rc_pingpong",
         ]),

@@ -24,7 +24,8 @@ pub(crate) const STAGES: &[&[Stage]] = &[CHECKS, TESTED];
 #[cfg(test)]
 const LONGEST: Duration = seconds(25 * 60);
 
-/// The stages that check the code, and those whose builds are their own.
+/// The stages that check the code, those whose builds are their own, and behind them two that use
+/// what the other list has built long before.
 const CHECKS: &[Stage] = &[
     Stage {
         name: "fmt",
@@ -48,7 +49,7 @@ const CHECKS: &[Stage] = &[
     },
     Stage {
         name: "minimum",
-        about: "no dependency needs a newer Rust than the README names",
+        about: "no dependency needs a newer Rust than the README names, and no user a C compiler",
         budget: seconds(10),
         quick: true,
         tools: &[],
@@ -71,14 +72,6 @@ const CHECKS: &[Stage] = &[
         work: Work::Commands(&[
             "cargo clippy --profile tested --workspace --all-targets --all-features -- -D warnings",
         ]),
-    },
-    Stage {
-        name: "features",
-        about: "the front and the verbs build with nothing, and nothing wants a C compiler",
-        budget: seconds(90),
-        quick: false,
-        tools: &[CLIPPY],
-        work: Work::Function(features),
     },
     Stage {
         name: "doc",
@@ -115,6 +108,22 @@ const CHECKS: &[Stage] = &[
         quick: false,
         tools: integrations::TOOLS,
         work: Work::Function(integrations::stage),
+    },
+    Stage {
+        name: "soak",
+        about: "processes are killed, stopped, starved and cut off, and nothing is lost",
+        budget: seconds(60),
+        quick: false,
+        tools: &[IPROUTE],
+        work: Work::Function(soak::stage),
+    },
+    Stage {
+        name: "examples",
+        about: "the examples run, between real processes, and one of them under kill -9",
+        budget: seconds(90),
+        quick: false,
+        tools: &[],
+        work: Work::Function(examples),
     },
 ];
 
@@ -169,14 +178,6 @@ const TESTED: &[Stage] = &[
         work: Work::Function(proofs),
     },
     Stage {
-        name: "soak",
-        about: "processes are killed, stopped, starved and cut off, and nothing is lost",
-        budget: seconds(60),
-        quick: false,
-        tools: &[IPROUTE],
-        work: Work::Function(soak::stage),
-    },
-    Stage {
         name: "verbs",
         about: "the verbs layer, no copy, no allocation and a drawn part of the promises, on the guest's device",
         budget: seconds(360),
@@ -184,52 +185,7 @@ const TESTED: &[Stage] = &[
         tools: verbs::TOOLS,
         work: Work::Function(verbs::stage),
     },
-    Stage {
-        name: "examples",
-        about: "the examples run, between real processes, and one of them under kill -9",
-        budget: seconds(90),
-        quick: false,
-        tools: &[],
-        work: Work::Function(examples),
-    },
 ];
-
-/// Runs Clippy, a check that can deny warnings without building every dependency again.
-fn features(watchdog: &Watchdog) -> Result<(), Failure> {
-    Step::of_line(
-        "cargo clippy --profile tested -p ibex --lib --no-default-features -- -D warnings",
-    )
-    .run(watchdog)?;
-    // The objects that channels need, without those of the feature `all`.
-    Step::of_line(
-        "cargo clippy --profile tested -p ibex-verbs --lib --features libibverbs -- -D warnings",
-    )
-    .run(watchdog)?;
-    no_c_compiler(watchdog)
-}
-
-/// Checks that nothing which compiles C or generates bindings is among the crates that the verbs
-/// crate builds with. A warm target folder would hide it: its build scripts have run.
-fn no_c_compiler(watchdog: &Watchdog) -> Result<(), Failure> {
-    let line = "cargo tree -p ibex-verbs --features fake,libibverbs -e normal,build \
-                --prefix none --format {p}";
-    let tree = Step::of_line(line).capture(watchdog)?;
-    if !tree.status.success() {
-        return Err(Failure::new(format!("`{line}` failed: {}", tree.status)));
-    }
-    let names = tree.stdout.lines().filter_map(|one| one.split(' ').next());
-    let found: Vec<_> = names.filter(|name| C_BUILDERS.contains(name)).collect();
-    match found.is_empty() {
-        true => Ok(()),
-        false => Err(Failure::new(format!(
-            "ibex-verbs needs C tools to build, by {}; they belong behind its feature `rdma-sys`",
-            found.join(", ")
-        ))),
-    }
-}
-
-/// The crates by which build scripts call C tools.
-const C_BUILDERS: &[&str] = &["bindgen", "cc", "clang-sys", "cmake", "pkg-config"];
 
 fn doc(watchdog: &Watchdog) -> Result<(), Failure> {
     links::check()?;
@@ -311,8 +267,9 @@ const PROOFS: &[&str] = &[
     "--test idle -- /shm/",
     "--test idle -- /tcp/",
     "--test idle_memory",
-    "--test event_loop --test idle_futures --test leaves_nothing --test no_copy --test system_calls",
+    "--test leaves_nothing",
     "--test memory_flat --test no_allocation",
+    "--test event_loop --test idle_futures --test no_copy --test system_calls",
 ];
 
 /// Runs each example once, `ibex perf` also encrypted, and the replicated log. The latter and

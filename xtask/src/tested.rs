@@ -2,8 +2,8 @@
 //!
 //! Cargo compiles a crate once for each set of features that its selection asks for. So every such
 //! stage selects the same packages with the same features, and differs only in the targets that it
-//! names. The features are those that tests need beside the default ones; the stage `features`
-//! checks the sets that users select.
+//! names. The features are those that tests need beside the default ones; `cargo xtask
+//! release-check` checks the sets that users select.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
