@@ -101,15 +101,11 @@ pub(crate) trait Wire {
 
     /// Returns the number of the last frame in flight, whose bytes must stay in place; `None` if no
     /// frame is in flight.
-    fn in_flight(&self) -> Option<u64> {
-        None
-    }
+    fn in_flight(&self) -> Option<u64>;
 
     /// Returns the last frame whose bytes are not needed any more, as
     /// [`in_flight`](Self::in_flight) counts from 1; `u64::MAX` if no frame is in flight.
-    fn done(&self) -> u64 {
-        u64::MAX
-    }
+    fn done(&self) -> u64;
 
     /// Takes from the peer the right to read messages, by end and sequence, of which `is_out` says
     /// that they are out no more. Returns false if that has to wait: their memory has to be kept.
@@ -158,7 +154,7 @@ pub(crate) trait Wire {
     }
 
     /// Tells the peer why the wire ends, if that can be sent at once.
-    fn say_last_word(&mut self, _socket: &WireSocket, _word: LastWord) {}
+    fn say_last_word(&mut self, socket: &WireSocket, word: LastWord);
 
     /// Begins to part from a peer that is to hear, behind the frames that were begun, the goodbye of
     /// `outgoing`, if that is not on its way, or [`LastWord::Renewed`] if the session goes on. The
@@ -216,22 +212,16 @@ pub(crate) trait Wire {
 
     /// Stops sending and begins to end the wire. Returns the time by which the wire must have
     /// ended, if that takes time; [`poll_shut`](Self::poll_shut) returns the progress.
-    fn shut(&mut self, _now: Instant, _session: u64) -> Option<Instant> {
-        None
-    }
+    fn shut(&mut self, now: Instant, session: u64) -> Option<Instant>;
 
     /// Returns the progress of a wire that ends.
-    fn poll_shut(&mut self, _now: Instant) -> Shut {
-        Shut::No
-    }
+    fn poll_shut(&mut self, now: Instant) -> Shut;
 
     /// Destroys the rest of the wire, over which no data can arrive any more.
-    fn destroy(&mut self) {}
+    fn destroy(&mut self);
 
     /// Returns whether the wire has ended, so that no turn has to end it.
-    fn is_gone(&self) -> bool {
-        true
-    }
+    fn is_gone(&self) -> bool;
 }
 
 /// The core of a session as its wire sees it: the source of frames to send, and the consumer of
