@@ -16,7 +16,7 @@ const GIB: u64 = 1 << 30;
 const BLOCK_BYTES: u64 = 512;
 
 /// The folders that keep builds.
-const BUILDS: [&str; 3] = ["target", "integrations/target", "fuzz/target"];
+const BUILDS: [&str; 2] = ["target", "integrations/target"];
 
 /// Checks that the disk has room for a whole run in the project at `root`.
 ///

@@ -1,7 +1,7 @@
 //! Fuzzing: hostile bytes for everything that reads a peer's bytes.
 //!
-//! The programs, the corpus and the list of targets are in `fuzz/`, a workspace of its own; a
-//! directory of `fuzz/corpus` is a target.
+//! The programs, the corpus and the list of targets are in `fuzz/`; a directory of `fuzz/corpus` is
+//! a target.
 
 use std::fs;
 use std::process::ExitCode;
@@ -14,21 +14,9 @@ use crate::tool::{self, CARGO_FUZZ, CLIPPY, CXX, Tool};
 use crate::watchdog::Watchdog;
 use crate::workspace;
 
-/// Tests the corpus, and inputs near it. This needs no fuzzer, so the dependencies are those of the
-/// other stages.
-pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
-    let target = workspace::target();
-    Step::of_line(
-        "cargo test --profile tested --manifest-path fuzz/Cargo.toml --no-default-features",
-    )
-    .linted()
-    .env("CARGO_TARGET_DIR", target.to_string_lossy())
-    .run(watchdog)
-}
-
 /// Runs the stage `fuzz` of `cargo xtask torture`.
 pub(crate) fn long(watchdog: &Watchdog) -> Result<(), Failure> {
-    Step::of_line("cargo clippy --manifest-path fuzz/Cargo.toml --all-targets -- -D warnings")
+    Step::of_line("cargo clippy -p ibex-fuzz --all-targets --all-features -- -D warnings")
         .run(watchdog)?;
     cargo_fuzz("build").run(watchdog)?;
     each_for(TORTURE_TIME, watchdog)
@@ -61,7 +49,7 @@ pub(crate) fn run(options: &FuzzOptions) -> Result<ExitCode, Failure> {
 
 /// Runs `cargo xtask corpus`.
 pub(crate) fn write_corpus() -> Result<ExitCode, Failure> {
-    let line = "cargo run --manifest-path fuzz/Cargo.toml --no-default-features --bin make_corpus";
+    let line = "cargo run -p ibex-fuzz --bin make_corpus";
     Step::of_line(line).run(&Watchdog::patient())?;
     Ok(ExitCode::SUCCESS)
 }
@@ -90,9 +78,11 @@ fn fuzz(target: &str, time: Option<Duration>) -> Result<Step, Failure> {
 
 /// Returns a command of `cargo fuzz` for the one program of all targets.
 fn cargo_fuzz(command: &str) -> Step {
-    Step::of_line(&format!("cargo fuzz {command} parsers"))
-        // The sanitizers are unstable features, which a stable compiler otherwise refuses.
-        .env("RUSTC_BOOTSTRAP", "1")
+    Step::of_line(&format!(
+        "cargo fuzz {command} --features libfuzzer parsers"
+    ))
+    // The sanitizers are unstable features, which a stable compiler otherwise refuses.
+    .env("RUSTC_BOOTSTRAP", "1")
 }
 
 /// Returns the names of the targets.

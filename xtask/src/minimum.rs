@@ -90,7 +90,7 @@ fn minimum(manifest: &str) -> Option<&str> {
 }
 
 /// The workspaces of this repository.
-const MANIFESTS: [&str; 3] = ["Cargo.toml", "fuzz/Cargo.toml", "integrations/Cargo.toml"];
+const MANIFESTS: [&str; 2] = ["Cargo.toml", "integrations/Cargo.toml"];
 
 #[cfg(test)]
 mod tests {

@@ -148,14 +148,10 @@ fn build_with_loom(copy: &str, watchdog: &Watchdog) -> Result<Programs, Failure>
 /// Builds the tests of the other finders with the release profile, so that they share the
 /// dependencies of release builds.
 fn build_with_std(copy: &str, watchdog: &Watchdog) -> Result<Programs, Failure> {
-    let of_fuzz = copy.replace("Cargo.toml", "fuzz/Cargo.toml");
     let build = |package: &str| {
-        let step = Step::of_line("cargo test --lib --profile bench -p").arg(package);
-        let step = match package {
-            FUZZ => step.args(["--no-default-features", "--manifest-path", &of_fuzz]),
-            _ => step.args(["--manifest-path", copy]),
-        };
-        step.env("CARGO_TARGET_DIR", workspace::target().to_string_lossy())
+        Step::of_line("cargo test --lib --profile bench -p")
+            .args([package, "--manifest-path", copy])
+            .env("CARGO_TARGET_DIR", workspace::target().to_string_lossy())
     };
     let tools = [Tool::Proptest, Tool::Simulation, Tool::Fake, Tool::Target];
     build_all(&tools, build, watchdog)

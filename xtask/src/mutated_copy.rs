@@ -48,9 +48,7 @@ pub(crate) fn make(watchdog: &Watchdog) -> Result<&'static str, Failure> {
             )
             .run(watchdog)?;
     }
-    for manifest in ["Cargo.toml", "fuzz/Cargo.toml"] {
-        set_apart(&copy.join(manifest)).map_err(impossible)?;
-    }
+    set_apart(&copy.join("Cargo.toml")).map_err(impossible)?;
     let manifest = copy.join("Cargo.toml").to_string_lossy().into_owned();
     Ok(MANIFEST.get_or_init(|| manifest))
 }

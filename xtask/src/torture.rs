@@ -45,6 +45,17 @@ pub(crate) const STAGES: &[&[Stage]] = &[&[
         work: Work::Function(mutants::mutants),
     },
     Stage {
+        name: "declarations",
+        about: "libibverbs as it is declared here and in the header of rdma-core",
+        budget: seconds(300),
+        quick: false,
+        tools: verbs::BINDING_TOOLS,
+        work: Work::Commands(&[
+            "cargo clippy -p ibex-verbs --all-targets --all-features -- -D warnings",
+            "cargo test -p ibex-verbs --lib --features rdma-sys",
+        ]),
+    },
+    Stage {
         name: "conformance",
         about: "every promise, on every fabric by every driver, between real processes, and every first byte",
         budget: seconds(900),

@@ -121,7 +121,7 @@ fn play(extent: Extent, watchdog: &Watchdog) -> Result<(), Failure> {
     proofs.push(suite(1));
     if env::var_os("IBEX_TEST_DEVICE").is_none() {
         let messages = match extent {
-            Extent::Drawn => 1_000,
+            Extent::Drawn => 200,
             Extent::Whole => 10_000,
         };
         let examples = tested::binary("examples");
@@ -297,7 +297,7 @@ const USED_IN_ANOTHER_WAY: &[&str] = &[
 /// The number of parts of the suite, of which each run plays one by each kind of completion queue,
 /// with a quarter of the scenarios that need two processes. The stage `masks` plays all others over a device
 /// made of memory.
-const PARTS: usize = 36;
+const PARTS: usize = 72;
 /// The program that runs commands on a device.
 const ON_DEVICE: &str = "vm/on_device";
 /// The longest time that a guest may take for all device tests.
