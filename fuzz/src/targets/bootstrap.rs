@@ -81,7 +81,7 @@ pub(crate) fn dialer_accepts(bytes: &[u8]) -> bool {
         while let Some(event) = dialer.poll_event() {
             match event {
                 HandshakeEvent::ConnectUnix { .. } => {
-                    dialer.handle_unix(visit(has_unix_sockets(world)))
+                    dialer.handle_unix(visit(has_unix_sockets(world)));
                 }
                 HandshakeEvent::FindDevice => dialer.handle_device(Ok(device())),
                 HandshakeEvent::PreparePair => dialer.handle_prepared(Ok(endpoint())),
