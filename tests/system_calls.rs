@@ -1,4 +1,5 @@
-//! A round trip between tasks over TCP costs no more system calls than over tokio's own socket.
+//! A round trip between tasks over TCP costs no more system calls than over tokio's own socket, if
+//! that waits for each message.
 //!
 //! The parent counts the calls of all threads of a child ([`stepping`]), which holds both ends: on
 //! the one thread of a runtime, or on two runtimes with two workers each. Its sections have many

@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     let killed = Setup::all().map(killed);
     let others = Setup::all().map(crashed);
     let others = others.chain(Setup::with_threads().map(outlived));
-    // These are some 1,500 sessions, too many for an emulated device.
+    // These are up to 1,500 sessions, too many for an emulated device.
     let without_device = |setup: &Setup| setup.fabric != Fabric::Verbs;
     let in_orders = Setup::with_threads().filter(without_device);
     let others = others.chain(in_orders.map(ordered));

@@ -72,27 +72,28 @@ pub(crate) fn give_everything_back(party: &mut Party) {
     for bytes in [SHORT, LONG] {
         for (number, (thing, from)) in kinds.into_iter().enumerate() {
             // Each order is played with two of the kinds, unless everything is.
-            let played = match extent::is_whole() {
-                true => orders(&PARTS),
-                false => orders(&PARTS)
-                    .into_iter()
-                    .skip(number % 3)
-                    .step_by(3)
-                    .collect(),
-            };
-            drop_in_orders(party, bytes, thing, from, &played);
+            let one_of = if extent::is_whole() { 1 } else { 3 };
+            let played = orders(&PARTS).into_iter();
+            let played = played.skip(number % one_of).step_by(one_of);
+            drop_in_orders(party, bytes, thing, from, played);
         }
     }
 }
 
-fn drop_in_orders(party: &Party, bytes: usize, thing: Thing, from: Origin, orders: &[Vec<Part>]) {
+fn drop_in_orders(
+    party: &Party,
+    bytes: usize,
+    thing: Thing,
+    from: Origin,
+    orders: impl Iterator<Item = Vec<Part>>,
+) {
     for _ in 0..WARM_UP {
         play(party.setup, bytes, thing, from, &PARTS);
     }
     let start = Belongings::settle(party, None);
     let before = anonymous_kib();
     for order in orders {
-        play(party.setup, bytes, thing, from, order);
+        play(party.setup, bytes, thing, from, &order);
         let left = Belongings::settle(party, Some(&start));
         let after = anonymous_kib();
         let what = format!("{thing:?} of {bytes} B from {from:?}, dropped in the order {order:?}");

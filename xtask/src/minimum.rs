@@ -1,4 +1,5 @@
-//! The oldest Rust that builds everything which the README names.
+//! What a build needs: the oldest Rust that builds everything which the README names, and no C
+//! compiler.
 //!
 //! cargo refuses a package whose `rust-version` is newer than the compiler. A compiler that reports
 //! the minimum therefore shows whether a dependency needs more, and cargo decides it before it
@@ -14,7 +15,7 @@ use crate::watchdog::Watchdog;
 use crate::workspace;
 
 /// Resolves all programs, tests and examples of each workspace, with all features, for a compiler
-/// of the minimum version.
+/// of the minimum version, and looks for C tools among the dependencies of the verbs crate.
 pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
     let compiler = older_compiler()
         .map_err(|error| Failure::new(format!("the compiler that reports its age: {error}")))?;

@@ -295,8 +295,8 @@ const USED_IN_ANOTHER_WAY: &[&str] = &[
 ];
 
 /// The number of parts of the suite, of which each run plays one by each kind of completion queue,
-/// with a quarter of the scenarios that need two processes. The stage `masks` plays all others over a device
-/// made of memory.
+/// with a quarter of the scenarios that need two processes. The stage `masks` plays all others over
+/// a device made of memory.
 const PARTS: usize = 72;
 /// The program that runs commands on a device.
 const ON_DEVICE: &str = "vm/on_device";
