@@ -272,8 +272,8 @@ pub(crate) const SHORT: usize = 64;
 pub(crate) const LONG: usize = 3 << 20;
 const LIMIT: u64 = 16 << 20;
 /// Rounds whose leaks would add up to more than the slack.
-const ROUNDS: u64 = 14;
+const ROUNDS: u64 = 9;
 /// The round after which a node has everything that it keeps.
-const WARM_UP: u64 = 3;
+const WARM_UP: u64 = 2;
 /// Heap memory may be divided otherwise later.
 pub(crate) const SLACK_KIB: u64 = 1024;
