@@ -32,6 +32,7 @@ use super::{message::RawMessage, payload::Payload};
 use crate::{
     endpoint::{
         channel_end::ChannelEnd,
+        large_waits::LargeWaits,
         receive_end::{LargeMemory, ReceiveEnd},
         state::EndReason,
     },
@@ -72,6 +73,9 @@ pub struct ReceiveHandle {
     pub(super) brief_polls: BriefPolls,
 
     memory_wait: MemoryWait,
+    /// The last large message, and its length.
+    last_large: (u64, usize),
+    large_waits: LargeWaits,
     /// The engine does not have the end any more.
     is_closed: bool,
 }
@@ -102,6 +106,8 @@ impl ReceiveHandle {
             has_left_unused: false,
             brief_polls: BriefPolls::default(),
             memory_wait: MemoryWait::default(),
+            last_large: (0, 0),
+            large_waits: LargeWaits::default(),
             is_closed: false,
             end,
         }

@@ -2,6 +2,7 @@
 //! rings that they write and read, and the reasons why they ended.
 
 pub mod channel_end;
+pub(crate) mod large_waits;
 pub mod receive_end;
 pub(crate) mod receive_path;
 pub(crate) mod receive_times;

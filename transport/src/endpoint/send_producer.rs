@@ -11,7 +11,7 @@ use ibex_ring::{
     memory::{Backing, LargeLease, MemoryError, MirroredMapping, RingLease},
 };
 
-use super::send_end::SendEnd;
+use super::{large_waits::LargeWaits, send_end::SendEnd};
 use crate::session::Full;
 use crate::shared_memory::{MessageSegmentPool, PassedSlice, RegionSlot, RingSegment};
 use crate::wire::MessageBytes;
@@ -262,7 +262,7 @@ impl SendProducer {
     /// Returns whether a message of `length` bytes with memory of its own may be sent. One such
     /// message may always be unreleased, however long it is.
     pub(crate) fn admits(&self, length: usize) -> bool {
-        self.out.bytes == 0 || self.out.bytes + length as u64 <= self.out.most
+        self.out.bytes == 0 || self.out.with(length as u64) <= self.out.most
     }
 
     /// Counts a message that is about to be announced. Returns whether more than half of the
@@ -309,6 +309,9 @@ pub(crate) struct OutsideRing {
     bytes: u64,
     most: u64,
     most_in_regions: u64,
+    pub(crate) waits: LargeWaits,
+    /// The message up to which the sender goes on though the receiver does not keep up.
+    pub(crate) hurries_until: u64,
 }
 
 impl OutsideRing {
@@ -318,7 +321,14 @@ impl OutsideRing {
             bytes: 0,
             most: agreed.large_bytes(),
             most_in_regions: agreed.region_bytes(),
+            waits: LargeWaits::default(),
+            hurries_until: 0,
         }
+    }
+
+    /// Returns how many bytes are under way with so many more.
+    pub(crate) fn with(&self, bytes: u64) -> u64 {
+        self.bytes + bytes
     }
 
     /// Forgets the messages up to `released`, which the receiver has released.

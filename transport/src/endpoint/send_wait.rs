@@ -4,7 +4,7 @@ use std::{
     mem,
     sync::atomic::Ordering,
     task::{Poll, Waker},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use ibex_base::fork;
@@ -322,6 +322,10 @@ impl<F: FnMut(&mut SendProducer) -> bool> Condition for Room<'_, F> {
             return Some(Err(self.end.error()));
         }
         (self.enough)(self.producer).then_some(Ok(()))
+    }
+
+    fn lasts(&self) -> Duration {
+        self.producer.out.waits.lasts()
     }
 
     fn ask(&mut self) {

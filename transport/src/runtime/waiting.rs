@@ -154,6 +154,9 @@ impl EventLoop {
         };
         let spin = match wait {
             Wait::Adaptive { .. } if self.yielding.is_dear() => Duration::ZERO,
+            Wait::Adaptive { spin } if !spin.is_zero() && poll_target == PollTarget::Memory => {
+                spin.max(condition.lasts())
+            }
             wait => wait.spin(),
         };
         let polls_once = spin.is_zero();

@@ -14,7 +14,7 @@
 
 use std::{
     task::{Poll, Waker},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use super::{Parker, Ticket, TimedOut, WaitSlot, thread_waker};
@@ -31,6 +31,12 @@ pub trait Condition {
     /// then in any case.
     fn poll_quickly(&mut self) -> bool {
         true
+    }
+
+    /// Returns how long what the caller waits for has lately taken to come, in shared memory. A wait
+    /// that spins before it sleeps spins at least as long.
+    fn lasts(&self) -> Duration {
+        Duration::ZERO
     }
 
     /// The first checks have found nothing. Changes that cost no frame are reported now, since the other
@@ -59,6 +65,10 @@ impl<C: Condition + ?Sized> Condition for &mut C {
 
     fn poll_quickly(&mut self) -> bool {
         (**self).poll_quickly()
+    }
+
+    fn lasts(&self) -> Duration {
+        (**self).lasts()
     }
 
     fn keep_nothing_back(&mut self) {

@@ -4,6 +4,7 @@
 use std::{
     sync::{Arc, atomic::Ordering},
     task::Waker,
+    time::Duration,
 };
 
 use ibex_base::fork;
@@ -85,7 +86,13 @@ impl ReceiveHandle {
             return Err(failure);
         }
         let mut found = Ok(None);
-        match session.wait_for(deadline, NextMessage::new(self, &mut found)) {
+        let (last_large, bytes) = self.last_large;
+        if last_large == self.handed_out {
+            self.large_waits.begin(bytes);
+        }
+        let waited = session.wait_for(deadline, NextMessage::new(self, &mut found));
+        self.large_waits.end();
+        match waited {
             Ok(()) => Ok(found?),
             Err(TimedOut) => {
                 let counts = Counts {
@@ -232,6 +239,10 @@ impl Condition for NextMessage<'_> {
     #[inline]
     fn poll_quickly(&mut self) -> bool {
         self.handle.has_plain() || self.handle.source.may_have_copy()
+    }
+
+    fn lasts(&self) -> Duration {
+        self.handle.large_waits.lasts()
     }
 
     fn keep_nothing_back(&mut self) {

@@ -1,17 +1,21 @@
 //! Messages that do not fit the ring: the memory in which they are encoded, and their announcement
 //! in the ring.
 
+use std::time::Instant;
+
 use ibex_protocol::format::{
     control::Ask,
     message_extension::MessageExtension,
     record::{LargeAnnouncement, RecordKind},
 };
-use ibex_ring::parking::Patience;
+use ibex_ring::parking::{Patience, TimedOut};
 
 use super::{Abort, Encoder, steps::FOR_RELEASE};
 use crate::endpoint::{
+    large_waits,
     send_end::SendEnd,
     send_producer::{SendPlace, SendProducer},
+    send_wait::{Registration, Room},
 };
 use crate::session::{ChannelError, FailureReason, Full};
 use crate::wire::MessageBytes;
@@ -54,6 +58,7 @@ impl SendEnd {
         patience: Patience,
     ) -> Result<SendPlace, ChannelError> {
         self.wait_large(producer, bytes, patience)?;
+        self.wait_easy(producer, bytes, patience)?;
         let forget = |emptied| self.session.requests.pass_forget(self.id, emptied);
         let place = self.path.take_large(self, producer, bytes, forget);
         place.map_err(|error| self.failed(FailureReason::Memory(error)))
@@ -72,11 +77,54 @@ impl SendEnd {
             self.path.retire_large(self, producer);
             producer.large.len() < most
         })?;
+        producer.out.waits.begin(bytes);
         let full = |_: &SendProducer| Full::Unreleased;
-        self.wait_until(producer, patience, (FOR_RELEASE, full), |producer| {
+        let admitted = self.wait_until(producer, patience, (FOR_RELEASE, full), |producer| {
             self.path.retire_large(self, producer);
             producer.admits(bytes)
-        })
+        });
+        producer.out.waits.end();
+        admitted
+    }
+
+    /// Waits while more bytes are under way than both ends keep in their caches, as long as the
+    /// receiver releases messages about as fast as it could read them.
+    fn wait_easy(
+        &self,
+        producer: &mut SendProducer,
+        bytes: usize,
+        patience: Patience,
+    ) -> Result<(), ChannelError> {
+        let Patience::Until(deadline) = patience else {
+            return Ok(());
+        };
+        while !self.path.is_easy(producer, bytes)
+            && producer.out.hurries_until <= producer.ring.sequence()
+        {
+            let before = producer.large.len();
+            let moment = Instant::now() + large_waits::time_of(bytes);
+            producer.out.waits.begin(bytes);
+            let room = Room {
+                end: self,
+                producer: &mut *producer,
+                ask: FOR_RELEASE,
+                registration: Registration::default(),
+                enough: |producer: &mut SendProducer| {
+                    self.path.retire_large(self, producer);
+                    producer.large.len() < before
+                },
+            };
+            let until = deadline.map_or(moment, |deadline| moment.min(deadline));
+            let released = self.session.wait_for(Some(until), room);
+            producer.out.waits.end();
+            match released {
+                Ok(answer) => answer?,
+                Err(TimedOut) => {
+                    producer.out.hurries_until = producer.ring.sequence() + HURRIED_MESSAGES;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Publishes the announcement of the message in `place`. The caller has made sure that the ring
@@ -159,3 +207,6 @@ impl SendEnd {
         self.publish(producer, kind, announced)
     }
 }
+
+/// Messages after which a sender looks again whether the receiver keeps up, when it has not.
+const HURRIED_MESSAGES: u64 = 32;

@@ -9,6 +9,7 @@ use crate::shared_memory::MessageSegmentPool;
 use ibex_ring::memory::{MemoryBudget, Region, probe};
 use rustix::fs::ftruncate;
 use rustix::io::Errno;
+use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{Ordering::SeqCst, fence};
 
 impl MessageSlots {
@@ -51,6 +52,30 @@ fn a_descriptor_travels_once_and_the_slots_serve_again_in_rotation() {
         assert_eq!(first_byte(&segment), round);
         assert!(pool.release(index));
     }
+}
+
+#[test]
+fn a_stream_has_as_many_slots_that_rest_as_are_busy_up_to_a_limit() {
+    let longest = |bytes: usize, busy: usize| {
+        let mut pool = MessageSegmentPool::new();
+        let mut under_way = VecDeque::new();
+        let mut used = HashSet::new();
+        for _ in 0..200 {
+            if under_way.len() == busy {
+                assert!(pool.release(under_way.pop_front().unwrap()));
+            }
+            let slot = pool.take(bytes).unwrap().unwrap();
+            used.insert(slot.index());
+            under_way.push_back(slot.index());
+            let _ = slot.announce();
+        }
+        used.len()
+    };
+    assert_eq!(longest(1 << 20, 1), ROUND_SLOTS);
+    assert_eq!(longest(1 << 20, 4), 8);
+    assert_eq!(longest(1 << 20, 20), 20, "8 MiB rest at most");
+    assert_eq!(longest(256 << 10, 16), 32);
+    assert_eq!(longest(4 << 20, 3), ROUND_SLOTS);
 }
 
 #[test]
