@@ -15,9 +15,6 @@ const GIB: u64 = 1 << 30;
 /// The unit of stat(2)'s `st_blocks`.
 const BLOCK_BYTES: u64 = 512;
 
-/// The folders that keep builds.
-const BUILDS: [&str; 2] = ["target", "integrations/target"];
-
 /// Checks that the disk has room for a whole run in the project at `root`.
 ///
 /// # Errors
@@ -31,11 +28,7 @@ pub(crate) fn check(root: &Path) -> Result<(), Failure> {
         ))
     })?;
     let free = space.f_bavail.saturating_mul(space.f_frsize);
-    let built = BUILDS
-        .iter()
-        .map(|folder| size_of(&root.join(folder)))
-        .sum();
-    let needed = needed(built);
+    let needed = needed(size_of(&root.join("target")));
     match free < needed {
         true => Err(Failure::new(format!(
             "the disk of {} has {:.1} GiB free, and a whole run needs {:.1} GiB; free some, for example by `cargo clean`, or run single stages by `--stage`",

@@ -1,5 +1,4 @@
-//! Integrations of other software over ibex: the workspace `integrations/`, which is built
-//! separately.
+//! Integrations of other software over ibex, below `integrations/`.
 
 use std::fs;
 use std::io;
@@ -7,28 +6,23 @@ use std::path::Path;
 
 use crate::failure::Failure;
 use crate::step::Step;
-use crate::tool::{CLIPPY, PROMETHEUS, Tool};
+use crate::tested;
+use crate::tool::{PROMETHEUS, Tool};
 use crate::watchdog::Watchdog;
 use crate::workspace;
 
 /// Tools for the stage.
-pub(crate) const TOOLS: &[Tool] = &[CLIPPY, PROMETHEUS];
+pub(crate) const TOOLS: &[Tool] = &[PROMETHEUS];
 
-/// Runs the stage `integrations` of `cargo xtask test`: all tests, in the folder and the profile in
-/// which the stages before it have built most dependencies.
+/// Runs the stage `integrations` of `cargo xtask test`.
 pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
-    let target = workspace::target();
-    // The comparison of async programs is a benchmark, whose baselines nothing else needs.
-    let line = format!(
-        "cargo test --profile tested {MANIFEST} --workspace --exclude ibex-comparison {FEATURES} \
-         --no-fail-fast -- --skip /verbs/"
-    );
-    Step::of_line(&line)
-        .linted()
-        .env("CARGO_TARGET_DIR", target.to_string_lossy())
-        .run(watchdog)?;
+    tested::build_programs(watchdog)?;
+    tested::at_once(&[TESTS], watchdog)?;
     by_path(watchdog)
 }
+
+const TESTS: &str = "--test carrier --test chaos --test exchanges --test exporters --test grpc --test http \
+     --test joined_spans --test network --test prometheus --test store -- --skip /verbs/";
 
 /// Runs the stage `integrations` of `cargo xtask torture`: everything, as optimized programs.
 pub(crate) fn optimized(watchdog: &Watchdog) -> Result<(), Failure> {
@@ -70,29 +64,19 @@ fn write_user(folder: &Path) -> io::Result<()> {
     }
     fs::create_dir_all(folder.join("src"))?;
     fs::write(folder.join("src/lib.rs"), "")?;
-    fs::copy(
-        root.join("integrations/Cargo.lock"),
-        folder.join("Cargo.lock"),
-    )?;
+    fs::copy(root.join("Cargo.lock"), folder.join("Cargo.lock"))?;
     fs::write(folder.join("Cargo.toml"), manifest)
 }
 
-/// Returns an optimized `cargo test` with these targets, and arguments for their programs behind
-/// `--`. Every call selects the same packages and features, so that all share one build.
+/// Returns an optimized `cargo test` of all integrations with these targets, and arguments for their
+/// programs behind `--`.
 pub(crate) fn test(targets: &str) -> Step {
-    let line = format!("cargo test {MANIFEST} --workspace --release {FEATURES} {targets}");
-    Step::of_line(&line).linted()
+    Step::of_line(&format!("cargo test --release {PACKAGES} {targets}"))
 }
 
-/// Builds a test and returns the path of its program.
-pub(crate) fn test_program(name: &str, watchdog: &Watchdog) -> Result<String, Failure> {
-    test(&format!("--test {name}")).build_program(watchdog)
-}
-
-const MANIFEST: &str = "--manifest-path integrations/Cargo.toml";
-/// Features that tests need beside the default ones.
-const FEATURES: &str = "--features ibex-hyper/fake-device,ibex-iceoryx2/fake-device,ibex-metrics/fake-device,ibex-openraft/fake-device,\
-     ibex-tonic/fake-device";
+const PACKAGES: &str = "-p ibex-comparison -p ibex-hyper -p ibex-iceoryx2 -p ibex-metrics -p ibex-openraft -p ibex-tonic \
+     -p ibex-tracing -p raft_kv --features ibex-hyper/fake-device,ibex-iceoryx2/fake-device,\
+     ibex-metrics/fake-device,ibex-openraft/fake-device,ibex-tonic/fake-device";
 
 #[cfg(test)]
 mod tests {

@@ -14,25 +14,21 @@ use crate::step::Step;
 use crate::watchdog::Watchdog;
 use crate::workspace;
 
-/// Resolves all programs, tests and examples of each workspace, with all features, for a compiler
+/// Resolves all programs, tests and examples, with all features, for a compiler
 /// of the minimum version, and looks for C tools among the dependencies of the verbs crate.
 pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
     let compiler = older_compiler()
         .map_err(|error| Failure::new(format!("the compiler that reports its age: {error}")))?;
-    for manifest in MANIFESTS {
-        let resolve =
-            Step::of_line("cargo build --locked --workspace --all-targets --all-features")
-                // This stops before the first compilation; it is unstable.
-                .args(["-Z", "unstable-options", "--unit-graph"])
-                .args(["--manifest-path", manifest])
-                .env("RUSTC_BOOTSTRAP", "1")
-                .env("RUSTC", &compiler)
-                // cargo remembers the compiler's answers in its target folder.
-                .env("CARGO_TARGET_DIR", folder());
-        let resolved = resolve.capture(watchdog)?;
-        if !resolved.status.success() {
-            return Err(Failure::new(format!("`{resolve}`: {}", resolved.status)));
-        }
+    let resolve = Step::of_line("cargo build --locked --workspace --all-targets --all-features")
+        // This stops before the first compilation; it is unstable.
+        .args(["-Z", "unstable-options", "--unit-graph"])
+        .env("RUSTC_BOOTSTRAP", "1")
+        .env("RUSTC", &compiler)
+        // cargo remembers the compiler's answers in its target folder.
+        .env("CARGO_TARGET_DIR", folder());
+    let resolved = resolve.capture(watchdog)?;
+    if !resolved.status.success() {
+        return Err(Failure::new(format!("`{resolve}`: {}", resolved.status)));
     }
     no_c_compiler(watchdog)
 }
@@ -90,9 +86,6 @@ fn minimum(manifest: &str) -> Option<&str> {
     Some(rest.split_once('"')?.0)
 }
 
-/// The workspaces of this repository.
-const MANIFESTS: [&str; 2] = ["Cargo.toml", "integrations/Cargo.toml"];
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,9 +98,6 @@ mod tests {
     fn all_pages_and_manifests_name_one_rust() {
         let root = read("Cargo.toml");
         let version = minimum(&root).expect("a rust-version");
-        for manifest in MANIFESTS {
-            assert_eq!(minimum(&read(manifest)), Some(version), "{manifest}");
-        }
         let pages = [
             "README.md",
             "CONTRIBUTING.md",

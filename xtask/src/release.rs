@@ -116,7 +116,7 @@ const CRATES: [&str; 16] = [
     "ibex-verbs",
 ];
 
-/// The published crates of the workspace `integrations`, which are released after those above.
+/// The published integrations, which are released after those above.
 const INTEGRATIONS: [&str; 5] = [
     "ibex-hyper",
     "ibex-iceoryx2",
@@ -125,24 +125,17 @@ const INTEGRATIONS: [&str; 5] = [
     "ibex-tracing",
 ];
 
-/// The workspaces and their published crates.
-const WORKSPACES: [(&str, &[&str]); 2] = [
-    ("Cargo.toml", &CRATES),
-    ("integrations/Cargo.toml", &INTEGRATIONS),
-];
-
 fn package(watchdog: &Watchdog) -> Result<(), Failure> {
-    WORKSPACES
-        .into_iter()
-        .try_for_each(|(manifest, crates)| package_all(manifest, crates, watchdog))
+    package_all(&CRATES, watchdog)?;
+    package_all(&INTEGRATIONS, watchdog)
 }
 
-fn package_all(manifest: &str, crates: &[&str], watchdog: &Watchdog) -> Result<(), Failure> {
-    let of = format!("--allow-dirty --manifest-path {manifest}");
+fn package_all(crates: &[&str], watchdog: &Watchdog) -> Result<(), Failure> {
     // Without a lock file, which would need crates that are not published yet.
     let packages = format!("-p {}", crates.join(" -p "));
     // Warnings come on standard error.
-    let line = format!("cargo package --no-verify --exclude-lockfile {of} {packages} 2>&1");
+    let line =
+        format!("cargo package --no-verify --exclude-lockfile --allow-dirty {packages} 2>&1");
     let said = Step::new("sh").args(["-c", &line]).capture(watchdog)?;
     let is_warning = |line: &&str| line.starts_with("warning");
     if let Some(warning) = said.stdout.lines().find(is_warning) {
@@ -155,7 +148,7 @@ fn package_all(manifest: &str, crates: &[&str], watchdog: &Watchdog) -> Result<(
         )));
     }
     for name in crates {
-        let list = Step::of_line(&format!("cargo package --list {of} -p {name}"));
+        let list = Step::of_line(&format!("cargo package --list --allow-dirty -p {name}"));
         let files = list.capture(watchdog)?.stdout;
         for needed in ["LICENSE-APACHE", "LICENSE-MIT", "README.md"] {
             if !files.lines().any(|file| file == needed) {
@@ -220,11 +213,10 @@ mod tests {
 
     use super::*;
 
-    /// The packages of a workspace that can be published.
-    fn published(manifest: &str) -> Vec<Value> {
+    /// The packages that can be published.
+    fn published() -> Vec<Value> {
         let output = Command::new(env!("CARGO"))
             .args(["metadata", "--no-deps", "--format-version", "1"])
-            .args(["--manifest-path", manifest])
             .current_dir(workspace::root())
             .output()
             .expect("cargo runs");
@@ -236,15 +228,15 @@ mod tests {
 
     #[test]
     fn every_crate_that_can_be_published_is_in_the_list() {
-        for (manifest, crates) in WORKSPACES {
-            let published = published(manifest);
-            let mut names: Vec<_> = published
-                .iter()
-                .filter_map(|package| package["name"].as_str())
-                .collect();
-            names.sort_unstable();
-            assert_eq!(names, crates, "{manifest}");
-        }
+        let published = published();
+        let mut names: Vec<_> = published
+            .iter()
+            .filter_map(|package| package["name"].as_str())
+            .collect();
+        names.sort_unstable();
+        let mut listed = [&CRATES[..], &INTEGRATIONS].concat();
+        listed.sort_unstable();
+        assert_eq!(names, listed);
     }
 
     /// Each has the licences' text, names the targets for docs.rs, which builds for others too
@@ -252,10 +244,7 @@ mod tests {
     #[test]
     fn every_crate_that_can_be_published_has_what_that_takes() {
         let is_linux = |target: &Value| target.as_str().is_some_and(|name| name.contains("linux"));
-        for package in WORKSPACES
-            .into_iter()
-            .flat_map(|(manifest, _)| published(manifest))
-        {
+        for package in published() {
             let name = package["name"].as_str().expect("a name");
             let manifest = Path::new(package["manifest_path"].as_str().expect("a path"));
             let folder = manifest.parent().expect("a folder");

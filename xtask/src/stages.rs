@@ -36,10 +36,7 @@ const CHECKS: &[Stage] = &[
         budget: seconds(10),
         quick: true,
         tools: &[RUSTFMT],
-        work: Work::Commands(&[
-            "cargo fmt --all --check",
-            "cargo fmt --manifest-path integrations/Cargo.toml --all --check",
-        ]),
+        work: Work::Commands(&["cargo fmt --all --check"]),
     },
     Stage {
         name: "house",

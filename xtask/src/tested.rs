@@ -15,9 +15,11 @@ use crate::workspace;
 
 /// The packages and features of the shared build. A feature of `ibex-tests` gives `ibex-harness` its
 /// own, but not the crate behind it unless it is named as well.
-const SELECTION: &str = "--profile tested --workspace --exclude xtask --exclude ibex-benches --exclude ibex-refused \
-     --features ibex-tests/fake-device,ibex-examples/verbs,ibex-harness/verbs,\
-     ibex-replication/verbs";
+const SELECTION: &str = "--profile tested --workspace --exclude xtask --exclude ibex-benches --exclude ibex-comparison \
+     --exclude ibex-refused \
+     --features ibex-tests/fake-device,ibex-examples/verbs,ibex-harness/verbs,ibex-replication/verbs,\
+     ibex-hyper/fake-device,ibex-iceoryx2/fake-device,ibex-metrics/fake-device,ibex-openraft/fake-device,\
+     ibex-tonic/fake-device";
 
 /// Returns `cargo test` with these targets, and arguments for their programs behind `--`.
 pub(crate) fn test(targets: &str) -> Step {

@@ -8,7 +8,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::failure::Failure;
 use crate::figures;
 use crate::instructions;
-use crate::integrations;
 use crate::options::BenchOptions;
 use crate::soak;
 use crate::step::{Step, side_by_side};
@@ -67,13 +66,14 @@ fn starved(topology: &str, options: &[&str]) -> Result<Step, Failure> {
 fn play(extent: Extent, watchdog: &Watchdog) -> Result<(), Failure> {
     tested::build_programs(watchdog)?;
     let mut proofs = Vec::new();
-    let (more, longer) = match extent {
-        Extent::Drawn => (FEWER, &[][..]),
-        Extent::Whole => (MORE, LONGER_PROOFS),
+    let (more, longer, integrations) = match extent {
+        Extent::Drawn => (FEWER, &[][..], &[][..]),
+        Extent::Whole => (MORE, LONGER_PROOFS, INTEGRATIONS),
     };
     let listed = PROOFS.iter().chain(longer).map(|(name, _)| name);
     let targets: Vec<_> = listed
         .chain(OTHERS)
+        .chain(integrations)
         .map(|name| format!("--test {name}"))
         .collect();
     let tests = tested::build_tests(&[&targets.join(" ")], watchdog)?;
@@ -81,12 +81,11 @@ fn play(extent: Extent, watchdog: &Watchdog) -> Result<(), Failure> {
         let program = tests.program(name);
         proofs.push(format!("{more} {program} {arguments}").trim().to_string());
     }
-    if extent == Extent::Whole {
-        for name in INTEGRATIONS {
-            let program = integrations::test_program(name, watchdog)?;
-            proofs.push(format!("{program} /verbs/"));
-        }
-    }
+    proofs.extend(
+        integrations
+            .iter()
+            .map(|name| format!("{} /verbs/", tests.program(name))),
+    );
     let conformance = tests.program("conformance");
     let seed = seed();
     let suite = |half: usize| {

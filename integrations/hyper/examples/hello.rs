@@ -1,6 +1,6 @@
 //! An axum server and a hyper client in one program, over the fabric that the two nodes choose.
 //!
-//! `cargo run --release --example hello`
+//! `cargo run --release -p ibex-hyper --example hello`
 
 use std::error::Error;
 

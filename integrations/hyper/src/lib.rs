@@ -52,6 +52,7 @@
 //!
 //! TLS goes inside, as over a socket: rustls takes the stream for its socket, and hyper-rustls
 //! wraps the connector.
+#![forbid(unsafe_code)]
 
 #[cfg(feature = "axum")]
 mod axum;

@@ -1,7 +1,7 @@
 //! Publish-subscribe between two iceoryx2 systems that share no memory with each other, as on two
 //! hosts: each has names and files of its own, and a link over ibex joins them.
 //!
-//! `cargo run --release --example two_hosts` starts both systems on this machine, each as a
+//! `cargo run --release -p ibex-iceoryx2 --example two_hosts` starts both systems on this machine, each as a
 //! process. On two machines, start the one that subscribes first:
 //!
 //! ```sh

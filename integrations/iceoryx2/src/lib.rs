@@ -62,6 +62,7 @@
 //! # Cargo features
 //!
 //! `verbs` enables the feature of that name in the crate ibex: the fabric over RDMA.
+#![forbid(unsafe_code)]
 
 mod carrier;
 mod channel;

@@ -1,6 +1,6 @@
 //! A service that answers calls over ibex, and Prometheus over HTTP.
 //!
-//! `cargo run --release --example metrics_page` serves the page at <http://127.0.0.1:9464/metrics>,
+//! `cargo run --release -p ibex-metrics --example metrics_page` serves the page at <http://127.0.0.1:9464/metrics>,
 //! or at the address that is given, and calls its own service all the time, so that there is
 //! something to see. A Prometheus with these lines scrapes it:
 //!

@@ -33,6 +33,7 @@
 //!     Ok(())
 //! }
 //! ```
+#![forbid(unsafe_code)]
 
 #[cfg(any(
     feature = "metrics",

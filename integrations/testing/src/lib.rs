@@ -1,5 +1,6 @@
 //! Common parts of the integrations' tests: two nodes of one process, joined over each available
 //! fabric, trials over all fabrics, and stand-ins for other libraries.
+#![forbid(unsafe_code)]
 
 #[cfg(feature = "tonic")]
 mod as_bytes;

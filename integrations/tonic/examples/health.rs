@@ -1,6 +1,6 @@
 //! tonic's health service, as generated, over the fabric that the two nodes choose.
 //!
-//! `cargo run --release --example health`
+//! `cargo run --release -p ibex-tonic --example health`
 
 use std::error::Error;
 

@@ -52,6 +52,7 @@
 //!
 //! When a session's connection breaks, calls wait until it is back, and continue. A channel sees an
 //! error only when the session is over; the next call then connects again.
+#![forbid(unsafe_code)]
 
 mod connection;
 mod incoming;

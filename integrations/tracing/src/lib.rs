@@ -26,6 +26,7 @@
 //!
 //! Both programs have a subscriber with the layer of `tracing-opentelemetry`, as the example `traced`
 //! shows. Without it, [`current`] is `None`, and the calls carry nothing.
+#![forbid(unsafe_code)]
 
 use ibex::TraceContext;
 use opentelemetry::{
