@@ -7,12 +7,12 @@ use std::path::Path;
 use crate::failure::Failure;
 use crate::step::Step;
 use crate::tested;
-use crate::tool::{PROMETHEUS, Tool};
+use crate::tool::{CLIPPY, PROMETHEUS, Tool};
 use crate::watchdog::Watchdog;
 use crate::workspace;
 
 /// Tools for the stage.
-pub(crate) const TOOLS: &[Tool] = &[PROMETHEUS];
+pub(crate) const TOOLS: &[Tool] = &[CLIPPY, PROMETHEUS];
 
 /// Runs the stage `integrations` of `cargo xtask test`.
 pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {

@@ -63,22 +63,11 @@ const CHECKS: &[Stage] = &[
         work: Work::Function(mutants::loom),
     },
     Stage {
-        name: "clippy",
-        about: "no lint of the workspace fires",
-        budget: seconds(120),
-        quick: true,
-        tools: &[CLIPPY],
-        work: Work::Commands(&[
-            "cargo clippy --profile tested --workspace --exclude ibex-fuzz --exclude ibex-verbs \
-             --all-targets --all-features -- -D warnings",
-        ]),
-    },
-    Stage {
         name: "doc",
         about: "the documentation builds, its links lead somewhere, and its examples run",
         budget: seconds(60),
         quick: false,
-        tools: &[],
+        tools: &[CLIPPY],
         work: Work::Function(doc),
     },
     Stage {
@@ -86,8 +75,11 @@ const CHECKS: &[Stage] = &[
         about: "the tests of what runs these stages",
         budget: seconds(120),
         quick: true,
-        tools: &[],
-        work: Work::Commands(&["cargo test --profile tested -p xtask --bins"]),
+        tools: &[CLIPPY],
+        work: Work::Function(|watchdog| {
+            let tests = "cargo test --profile tested -p xtask --bins";
+            Step::of_line(tests).linted().run(watchdog)
+        }),
     },
     Stage {
         name: "integrations",
@@ -102,7 +94,7 @@ const CHECKS: &[Stage] = &[
         about: "processes are killed, stopped, starved and cut off, and nothing is lost",
         budget: seconds(60),
         quick: false,
-        tools: &[IPROUTE],
+        tools: &[CLIPPY, IPROUTE],
         work: Work::Function(soak::stage),
     },
     Stage {
@@ -110,7 +102,7 @@ const CHECKS: &[Stage] = &[
         about: "the examples run, between real processes, and one of them under kill -9",
         budget: seconds(90),
         quick: false,
-        tools: &[],
+        tools: &[CLIPPY],
         work: Work::Function(examples),
     },
 ];
@@ -119,10 +111,10 @@ const CHECKS: &[Stage] = &[
 const TESTED: &[Stage] = &[
     Stage {
         name: "build",
-        about: "the programs of all stages behind this one",
+        about: "no lint fires where the programs of all stages behind this one are built",
         budget: seconds(240),
         quick: false,
-        tools: &[],
+        tools: &[CLIPPY],
         work: Work::Function(build),
     },
     Stage {
@@ -130,7 +122,7 @@ const TESTED: &[Stage] = &[
         about: "every test within one process; each parser meets its corpus, and inputs near it",
         budget: seconds(180),
         quick: true,
-        tools: &[IPROUTE],
+        tools: &[CLIPPY, IPROUTE],
         work: Work::Function(unit),
     },
     Stage {
@@ -138,7 +130,7 @@ const TESTED: &[Stage] = &[
         about: "two million steps of engines under faults break no rule",
         budget: seconds(60),
         quick: false,
-        tools: &[],
+        tools: &[CLIPPY],
         work: Work::Function(simulate::stage),
     },
     Stage {
@@ -146,7 +138,7 @@ const TESTED: &[Stage] = &[
         about: "every promise, on each fabric and by each driver, between real processes",
         budget: seconds(180),
         quick: false,
-        tools: &[IPROUTE],
+        tools: &[CLIPPY, IPROUTE],
         work: Work::Function(conformance),
     },
     Stage {
@@ -154,7 +146,7 @@ const TESTED: &[Stage] = &[
         about: "every promise over an RDMA device made of memory, and a short list over each that lacks something",
         budget: seconds(90),
         quick: false,
-        tools: &[],
+        tools: &[CLIPPY],
         work: Work::Function(masks),
     },
     Stage {
@@ -162,7 +154,7 @@ const TESTED: &[Stage] = &[
         about: "no allocation, no copy, idle peers for nothing, idle, flat memory, nothing left, forks",
         budget: seconds(240),
         quick: false,
-        tools: &[],
+        tools: &[CLIPPY],
         work: Work::Function(proofs),
     },
     Stage {
@@ -175,11 +167,11 @@ const TESTED: &[Stage] = &[
     },
 ];
 
-/// The documentation with all features, as Clippy has checked the crates, and that of the verbs
-/// without the feature that needs libclang.
+/// The documentation of what users link, with all features, and that of the verbs without the feature
+/// that needs libclang.
 const DOCUMENTED: [&str; 2] = [
-    "cargo doc --profile tested --workspace --exclude ibex-fuzz --exclude ibex-verbs --lib --no-deps \
-     --all-features",
+    "cargo doc --profile tested -p ibex -p ibex-calls -p ibex-codec -p ibex-core -p ibex-inspect -p ibex-io \
+     -p ibex-log -p ibex-peers -p ibex-transport --lib --no-deps --all-features",
     "cargo doc --profile tested -p ibex-verbs --lib --no-deps --features fake,libibverbs",
 ];
 
@@ -202,7 +194,7 @@ fn unit(watchdog: &Watchdog) -> Result<(), Failure> {
 /// one crate at a time are one core.
 fn build(watchdog: &Watchdog) -> Result<(), Failure> {
     tested::build_programs(watchdog)?;
-    let on_devices = "--test rdma --test rdma_errors --test rdma_links --test verbs_device \
+    let on_devices = "--test rdma --test rdma_crowd --test rdma_errors --test rdma_links --test verbs_device \
                       --test verbs_operations --test verbs_datagrams --test verbs_faults";
     let others = [SUITE, on_devices, "--test replication"];
     tested::build_tests(&[UNIT, CONFORMANCE, PROOFS, &others].concat(), watchdog).map(drop)

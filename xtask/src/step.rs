@@ -87,6 +87,17 @@ impl Step {
         self.env(name, format!("{users} {flags}").trim_start())
     }
 
+    /// Lints the packages that a `cargo build` or `cargo test` compiles, and denies each warning. Clippy is
+    /// rustc with more lints, and makes programs as well: nothing is checked once more for it alone.
+    pub(crate) fn linted(self) -> Self {
+        self.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver")
+            // The words of `cargo clippy -- -D warnings`, as it passes them on.
+            .env(
+                "CLIPPY_ARGS",
+                "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__",
+            )
+    }
+
     /// Shows the command and its output on standard error, since neither is a result.
     pub(crate) fn aside(mut self) -> Self {
         self.aside = true;

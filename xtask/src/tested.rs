@@ -3,7 +3,7 @@
 //! Cargo compiles a crate once for each set of features that its selection asks for. So every such
 //! stage selects the same packages with the same features, and differs only in the targets that it
 //! names. The features are those that tests need beside the default ones; `cargo xtask
-//! release-check` checks the sets that users select.
+//! release-check` checks the sets that users select. Clippy compiles it, so no crate is checked apart.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,15 +15,14 @@ use crate::workspace;
 
 /// The packages and features of the shared build. A feature of `ibex-tests` gives `ibex-harness` its
 /// own, but not the crate behind it unless it is named as well.
-const SELECTION: &str = "--profile tested --workspace --exclude xtask --exclude ibex-benches --exclude ibex-comparison \
-     --exclude ibex-refused \
+const SELECTION: &str = "--profile tested --workspace --exclude xtask --exclude ibex-refused \
      --features ibex-tests/fake-device,ibex-examples/verbs,ibex-harness/verbs,ibex-replication/verbs,\
      ibex-hyper/fake-device,ibex-iceoryx2/fake-device,ibex-metrics/fake-device,ibex-openraft/fake-device,\
      ibex-tonic/fake-device";
 
 /// Returns `cargo test` with these targets, and arguments for their programs behind `--`.
 pub(crate) fn test(targets: &str) -> Step {
-    Step::of_line(&format!("cargo test {SELECTION} {targets}"))
+    Step::of_line(&format!("cargo test {SELECTION} {targets}")).linted()
 }
 
 /// The programs that this run has built. None is asked of cargo again, which would wait for the
@@ -184,14 +183,16 @@ impl Test {
     }
 }
 
-/// Builds all examples and the programs beside them, in one call, so that both cores are busy to the
-/// end.
+/// Builds all examples, the programs beside them and the benchmarks, in one call, so that both cores are
+/// busy to the end.
 pub(crate) fn build_programs(watchdog: &Watchdog) -> Result<(), Failure> {
     let mut built = built();
     if !built.has_programs {
-        let programs =
-            "--examples --bin ibex --bin quickstart --bin replication --bin simulate --bin soak";
-        Step::of_line(&format!("cargo build {SELECTION} {programs}")).run(watchdog)?;
+        let programs = "--examples --bin ibex --bin quickstart --bin replication --bin simulate --bin soak \
+                        --bench asynchronous --bench load --bench many --bench pingpong --bench sealed";
+        Step::of_line(&format!("cargo build {SELECTION} {programs}"))
+            .linted()
+            .run(watchdog)?;
         built.has_programs = true;
     }
     Ok(())

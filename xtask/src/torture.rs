@@ -4,7 +4,7 @@
 
 use crate::stage::{Stage, Work};
 use crate::stages::{self, seconds};
-use crate::tool::IPROUTE;
+use crate::tool::{CLIPPY, IPROUTE};
 use crate::{fuzz, integrations, mutants, simulate, soak, tested, verbs, vm};
 
 pub(crate) const STAGES: &[&[Stage]] = &[&[
@@ -13,7 +13,7 @@ pub(crate) const STAGES: &[&[Stage]] = &[&[
         about: "twenty times the messages of the proof that memory stays flat",
         budget: seconds(900),
         quick: false,
-        tools: &[],
+        tools: &[CLIPPY],
         work: Work::Function(|watchdog| {
             tested::test("--test memory_flat")
                 .env("MEMORY_FLAT_TIMES", "20")
@@ -25,8 +25,11 @@ pub(crate) const STAGES: &[&[Stage]] = &[&[
         about: "programs that must not compile, with the compiler's messages",
         budget: seconds(300),
         quick: false,
-        tools: &[],
-        work: Work::Commands(&["cargo test -p ibex-refused --test refused"]),
+        tools: &[CLIPPY],
+        work: Work::Commands(&[
+            "cargo clippy -p ibex-refused --all-targets -- -D warnings",
+            "cargo test -p ibex-refused --test refused",
+        ]),
     },
     Stage {
         name: "loom",
@@ -60,7 +63,7 @@ pub(crate) const STAGES: &[&[Stage]] = &[&[
         about: "every promise, on every fabric by every driver, between real processes, and every first byte",
         budget: seconds(900),
         quick: false,
-        tools: &[IPROUTE],
+        tools: &[CLIPPY, IPROUTE],
         work: Work::Function(stages::conformance),
     },
     Stage {
@@ -68,7 +71,7 @@ pub(crate) const STAGES: &[&[Stage]] = &[&[
         about: "every promise, over each RDMA device that lacks something",
         budget: seconds(300),
         quick: false,
-        tools: &[],
+        tools: &[CLIPPY],
         work: Work::Function(|watchdog| tested::test("--test conformance -- /fake/").run(watchdog)),
     },
     Stage {
@@ -104,7 +107,7 @@ pub(crate) const STAGES: &[&[Stage]] = &[&[
         about: "a hundred million steps of engines under faults break no rule, nor do ten thousand sessions",
         budget: seconds(900),
         quick: false,
-        tools: &[],
+        tools: &[CLIPPY],
         work: Work::Function(simulate::long),
     },
     Stage {
@@ -120,7 +123,7 @@ pub(crate) const STAGES: &[&[Stage]] = &[&[
         about: "five minutes over each fabric: processes are killed, stopped, starved and cut off",
         budget: seconds(900),
         quick: false,
-        tools: &[IPROUTE],
+        tools: &[CLIPPY, IPROUTE],
         work: Work::Function(soak::long),
     },
     Stage {

@@ -20,7 +20,7 @@ use crate::watchdog::Watchdog;
 pub(crate) const BINDING_TOOLS: &[Tool] = &[CLIPPY, CMAKE, LIBCLANG];
 
 /// Tools for the stage.
-pub(crate) const TOOLS: &[Tool] = &[QEMU, KMOD, XZ, DEBIAN_KEYRING];
+pub(crate) const TOOLS: &[Tool] = &[CLIPPY, QEMU, KMOD, XZ, DEBIAN_KEYRING];
 
 /// The share of the device tests that is played.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
