@@ -410,6 +410,7 @@ fn write_histogram(histogram: &NodeHistogram, f: &mut fmt::Formatter<'_>) -> fmt
     let NodeHistogram {
         measured,
         name,
+        error,
         durations,
         ..
     } = histogram;
@@ -424,9 +425,13 @@ fn write_histogram(histogram: &NodeHistogram, f: &mut fmt::Formatter<'_>) -> fmt
         return Ok(());
     };
     let count = durations.count();
+    let failed = match error {
+        Some(kind) => format!(" that failed ({kind})"),
+        None => String::new(),
+    };
     writeln!(
         f,
-        "  {what} {name}: {count}, median {median}, 99 % {p99}, longest {longest}"
+        "  {what} {name}{failed}: {count}, median {median}, 99 % {p99}, longest {longest}"
     )
 }
 

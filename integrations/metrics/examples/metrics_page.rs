@@ -21,7 +21,10 @@ use std::{
 };
 
 use ibex::prelude::*;
-use ibex::{Node, Peer, Pod, calls::Service};
+use ibex::{
+    Node, Peer, Pod,
+    calls::{CallErrorKind, Service},
+};
 use ibex_metrics::Metrics;
 use prometheus_client::{
     encoding::prometheus_text::{self, CONTENT_TYPE},
@@ -53,18 +56,23 @@ fn main() -> Outcome<()> {
 /// Answers the calls of all peers, until the node is closed.
 pub(crate) fn answer(mut prices: Service<u64, u64, Pod>) -> Outcome<()> {
     while let Some(request) = prices.next()? {
-        let price = *request * 3;
-        request.reply(&price)?;
+        match *request {
+            symbol if symbol % 16 == 15 => request.fail(404, "there is no such symbol"),
+            symbol => drop(request.reply(&(symbol * 3))?),
+        }
     }
     Ok(())
 }
 
-/// Calls a store again and again.
+/// Calls a store again and again, sometimes for a symbol that it does not have.
 pub(crate) fn call(store: &Peer, mut rest: impl FnMut()) -> Outcome<()> {
     let prices = store.channel("prices").codec::<Pod>();
     let prices = prices.caller::<u64, u64>()?;
     for symbol in 0.. {
-        prices.call(&symbol)?;
+        match prices.call(&symbol) {
+            Err(error) if error.kind() == CallErrorKind::Failed => {}
+            answer => drop(answer?),
+        }
         rest();
     }
     Ok(())

@@ -194,7 +194,8 @@ fn read_node(stats: &NodeStats, node: &Labels, samples: &mut Vec<Sample>) {
                         _ => node
                             .clone()
                             .with("rpc_system_name", Some("ibex"))
-                            .with("rpc_method", name),
+                            .with("rpc_method", name)
+                            .with("error_type", histogram.error.as_deref()),
                     };
                     let durations = histogram.durations.clone();
                     (metric, labels, Value::Histogram(durations))

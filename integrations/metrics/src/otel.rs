@@ -190,6 +190,7 @@ fn attributes(labels: &Labels) -> Vec<KeyValue> {
     let key = |label: &'static str| match label {
         "rpc_system_name" => "rpc.system.name",
         "rpc_method" => "rpc.method",
+        "error_type" => "error.type",
         label => label,
     };
     let labels = labels.0.iter();

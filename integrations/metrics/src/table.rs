@@ -106,7 +106,7 @@ impl Metric {
             Read::Port(_) => &["node", "device", "port"],
             Read::Channel(..) | Read::ChannelNow(..) => &["node", "fabric", "channel", "peer"],
             Read::Durations(Measured::AckWaits) => &["node", "channel"],
-            Read::Durations(_) => &["node", "rpc_system_name", "rpc_method"],
+            Read::Durations(_) => &["node", "rpc_system_name", "rpc_method", "error_type"],
             Read::PortCounters => &["device", "port", "counter"],
         }
     }

@@ -89,7 +89,8 @@ pub enum CallErrorKind {
     /// [`PeersCaller`](crate::PeersCaller) whose retry budget was empty when another peer
     /// could have been called.
     Suspended,
-    /// The caller has more calls under way than the service takes from one peer.
+    /// The caller has more calls under way than the service takes from one peer, or the service has so
+    /// many that it could not answer this one before its deadline.
     Overloaded,
     /// The service found the request's bytes not valid.
     InvalidRequest,

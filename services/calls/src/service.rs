@@ -2,6 +2,7 @@
 
 mod client;
 pub(crate) mod handler;
+mod pace;
 pub(crate) mod request;
 mod request_frame;
 #[cfg(feature = "tokio")]

@@ -23,11 +23,7 @@ impl NodeState {
     /// Returns what takes the times of the calls of a service. `None` if nobody wants to know them.
     #[must_use]
     pub fn call_times(&self, end: Role, service: &str) -> Option<Arc<CallTimes>> {
-        let measured = match end {
-            Role::Sender => Measured::Calls,
-            Role::Receiver => Measured::Handling,
-        };
-        let recorder = self.recorder(measured, service);
+        let recorder = self.recorder(measured(end), service);
         if recorder.is_none() && self.slow.is_none() {
             return None;
         }
@@ -36,6 +32,14 @@ impl NodeState {
             end,
             recorder,
         }))
+    }
+}
+
+/// Returns what the end that a node has of a call measures.
+fn measured(end: Role) -> Measured {
+    match end {
+        Role::Sender => Measured::Calls,
+        Role::Receiver => Measured::Handling,
     }
 }
 
@@ -56,13 +60,18 @@ impl CallTime {
         })
     }
 
-    /// Notes that the call with a peer of this session is over.
-    pub fn note(&self, session: &SessionShared) {
+    /// Notes that the call with a peer of this session is over, and the kind of its error if it failed.
+    pub fn note(&self, session: &SessionShared, error: Option<String>) {
         let Self { times, since } = self;
         let now = clock::now();
         let took = now.saturating_duration_since(*since);
-        if let Some(recorder) = &times.recorder {
-            recorder.record(took);
+        match (&times.recorder, error) {
+            (Some(recorder), None) => recorder.record(took),
+            (Some(_), Some(error)) => {
+                let of = (measured(times.end), &*times.service);
+                session.node.record_failure(of, &error, took);
+            }
+            (None, _) => {}
         }
         let Some(slow) = &session.node.slow else {
             return;

@@ -4,7 +4,7 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use ibex_base::sync::lock;
@@ -17,12 +17,12 @@ use crate::histogram::{Histogram, Recorder};
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub enum Measured {
-    /// Calls of this node's callers whose request was sent: from the beginning of the call, with
-    /// its wait for a turn, to the reply, the error, or the drop of the call. A stream of replies
-    /// is one call. Each try of a call that is tried again counts.
+    /// Calls of this node's callers: from the beginning of the call, with its wait for a turn, to the
+    /// reply, the error, or the drop of the call. A stream of replies is one call. Each try of a call
+    /// that is tried again counts. A call that is dropped before its request was sent does not.
     Calls,
-    /// Calls that this node's handlers answered: from the arrival of the request at the service to
-    /// the answer, or the drop of the request.
+    /// Calls that this node's handlers got: from the arrival of the request at the service to the
+    /// answer, or the drop of the request.
     Handling,
     /// Waits of `wait_acked` and its other forms that ended with the acknowledgement: of senders
     /// and log senders, and of groups for a quorum.
@@ -38,6 +38,9 @@ pub struct NodeHistogram {
     pub measured: Measured,
     /// The name of the service or channel. Beyond 64 names of a kind, `other` has the rest.
     pub name: String,
+    /// Of calls that failed, the kind of their error, as `CallErrorKind` names it, or `Cancelled` if the
+    /// caller dropped the call. `None` for those that succeeded.
+    pub error: Option<String>,
     /// The durations.
     pub durations: Histogram,
 }
@@ -46,19 +49,25 @@ pub struct NodeHistogram {
 #[derive(Debug, Default)]
 pub(crate) struct Histograms(Mutex<BTreeMap<Key, Arc<Recorder>>>);
 
-type Key = (Measured, Arc<str>);
+/// What is measured, the name, and the kind of error.
+type Key = (Measured, Arc<str>, Option<Box<str>>);
 
 impl Histograms {
-    fn of(&self, measured: Measured, name: &str) -> Arc<Recorder> {
+    fn of(&self, measured: Measured, name: &str, error: Option<&str>) -> Arc<Recorder> {
         let mut recorders = lock(&self.0);
-        let key: Key = (measured, name.into());
+        let key: Key = (measured, name.into(), error.map(Box::from));
         if let Some(recorder) = recorders.get(&key) {
             return recorder.clone();
         }
-        let names = recorders.keys().filter(|(kind, _)| *kind == measured);
-        let key = match names.count() < MOST_NAMES {
+        let mut names: Vec<_> = recorders
+            .keys()
+            .filter(|(kind, ..)| *kind == measured)
+            .map(|(_, name, _)| &**name)
+            .collect();
+        names.dedup();
+        let key = match names.contains(&name) || names.len() < MOST_NAMES {
             true => key,
-            false => (measured, OTHER.into()),
+            false => (measured, OTHER.into(), key.2),
         };
         recorders.entry(key).or_default().clone()
     }
@@ -75,7 +84,19 @@ impl NodeState {
     #[must_use]
     pub fn recorder(&self, measured: Measured, name: &str) -> Option<Arc<Recorder>> {
         let histograms = self.histograms.get()?;
-        Some(histograms.of(measured, name))
+        Some(histograms.of(measured, name, None))
+    }
+
+    /// Records a call to a service, or one that it handled, that failed by this kind of error.
+    pub(super) fn record_failure(
+        &self,
+        (measured, name): (Measured, &str),
+        error: &str,
+        took: Duration,
+    ) {
+        if let Some(histograms) = self.histograms.get() {
+            histograms.of(measured, name, Some(error)).record(took);
+        }
     }
 
     /// Returns what was recorded so far.
@@ -86,9 +107,10 @@ impl NodeState {
         };
         let recorders = lock(&histograms.0).clone();
         let recorders = recorders.into_iter();
-        let histograms = recorders.map(|((measured, name), recorder)| NodeHistogram {
+        let histograms = recorders.map(|((measured, name, error), recorder)| NodeHistogram {
             measured,
             name: name.as_ref().to_owned(),
+            error: error.map(String::from),
             durations: recorder.snapshot(),
         });
         histograms.collect()
@@ -125,26 +147,35 @@ const OTHER: &str = "other";
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
-    fn names_beyond_the_limit_share_a_histogram() {
+    fn names_beyond_the_limit_share_a_histogram_for_each_kind_of_error() {
         let histograms = Histograms::default();
+        let record = |measured, name: &str, error: Option<&str>| {
+            histograms
+                .of(measured, name, error)
+                .record(Duration::from_micros(1));
+        };
         for number in 0..2 * MOST_NAMES {
-            let recorder = histograms.of(Measured::Calls, &format!("service {number}"));
-            recorder.record(Duration::from_micros(1));
+            let name = format!("service {number}");
+            record(Measured::Calls, &name, None);
+            record(Measured::Calls, &name, Some("Lost"));
         }
-        let again = histograms.of(Measured::Calls, "service 3");
-        again.record(Duration::from_micros(1));
-        let waits = histograms.of(Measured::AckWaits, "service 99");
-        waits.record(Duration::from_micros(1));
+        record(Measured::Calls, "service 3", None);
+        record(Measured::AckWaits, "service 99", None);
         let recorders = lock(&histograms.0);
-        let count = |name: &str, kind| recorders[&(kind, name.into())].snapshot().count();
-        assert_eq!(count("service 3", Measured::Calls), 2);
-        assert_eq!(count(OTHER, Measured::Calls), MOST_NAMES as u64);
-        assert_eq!(count("service 99", Measured::AckWaits), 1);
-        assert_eq!(recorders.len(), MOST_NAMES + 2);
+        let count = |measured, name: &str, error: Option<&str>| {
+            recorders[&(measured, name.into(), error.map(Box::from))]
+                .snapshot()
+                .count()
+        };
+        assert_eq!(count(Measured::Calls, "service 3", None), 2);
+        assert_eq!(count(Measured::Calls, "service 3", Some("Lost")), 1);
+        for error in [None, Some("Lost")] {
+            assert_eq!(count(Measured::Calls, OTHER, error), MOST_NAMES as u64);
+        }
+        assert_eq!(count(Measured::AckWaits, "service 99", None), 1);
+        assert_eq!(recorders.len(), 2 * (MOST_NAMES + 1) + 1);
     }
 }

@@ -87,6 +87,27 @@ fn each_call_and_each_wait_is_counted_once() {
 }
 
 #[test]
+fn a_call_that_fails_has_the_kind_of_its_error() {
+    let store = Store::open();
+    let metrics = store.metrics();
+    store.call(1);
+    store.fail();
+    let of = |service: &str, error: &str| (service.to_owned(), error.to_owned(), 1);
+    assert_eq!(
+        store.failures(&metrics, "rpc_client_call_duration_seconds"),
+        [
+            of("absent", "DeadlineExceeded"),
+            of("failing", "Failed"),
+            of("failing", "Unanswered")
+        ]
+    );
+    assert_eq!(
+        store.failures(&metrics, "rpc_server_call_duration_seconds"),
+        [of("failing", "Failed"), of("failing", "Unanswered")]
+    );
+}
+
+#[test]
 fn a_node_without_histograms_has_none() {
     let mut store = Store::open_with(|builder| builder);
     let metrics = store.metrics();

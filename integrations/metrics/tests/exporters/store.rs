@@ -3,11 +3,13 @@
 use std::{
     sync::mpsc,
     thread::{self, JoinHandle},
+    time::Duration,
 };
 
 use ibex::prelude::*;
 use ibex::{
-    Fabric, Node, NodeBuilder, Peer, Pod, Policy, Raw, Receiver, Sender, calls::Caller,
+    Fabric, Node, NodeBuilder, Peer, Pod, Policy, Raw, Receiver, Sender,
+    calls::{CallErrorKind, CallOptions, Caller},
     stats::Histogram,
 };
 use ibex_metrics::{Metrics, Value};
@@ -83,6 +85,52 @@ impl Store {
         prices
     }
 
+    /// Makes calls that fail, each in another way.
+    pub(crate) fn fail(&self) {
+        let failing = || self.to_store.channel("failing").codec::<Pod>();
+        let failing = failing().caller::<u64, u64>().expect("a caller");
+        let mut service = self
+            .store
+            .channel("failing")
+            .codec::<Pod>()
+            .service::<u64, u64>()
+            .expect("a service");
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                let mut next = || service.next().expect("a session").expect("a call");
+                next().fail(7, "there is no such symbol");
+                drop(next());
+            });
+            for kind in [CallErrorKind::Failed, CallErrorKind::Unanswered] {
+                assert_eq!(failing.call(&0).expect_err("no reply").kind(), kind);
+            }
+        });
+        let absent = self.to_store.channel("absent").codec::<Pod>();
+        let absent = absent.caller::<u64, u64>().expect("a caller");
+        let absent = absent.with(CallOptions::new().timeout(Duration::from_millis(1)));
+        let late = absent.call(&0).expect_err("nobody serves it").kind();
+        assert_eq!(late, CallErrorKind::DeadlineExceeded);
+    }
+
+    /// Returns how many calls failed by a metric, by service and kind of error.
+    pub(crate) fn failures(&self, metrics: &Metrics, name: &str) -> Vec<(String, String, u64)> {
+        let families = metrics.read();
+        let family = families.iter().find(|family| family.metric.name == name);
+        let samples = &family.unwrap_or_else(|| panic!("no {name}")).samples;
+        let failures = samples.iter().filter_map(|(labels, value)| {
+            let label = |name| labels.get(name).map(str::to_owned);
+            let Value::Histogram(durations) = value else {
+                return None;
+            };
+            Some((
+                label("rpc_method")?,
+                label("error_type")?,
+                durations.count(),
+            ))
+        });
+        failures.collect()
+    }
+
     /// Sends messages and waits for the acknowledgement of each.
     pub(crate) fn send_acknowledged(&mut self, messages: u64) {
         for _ in 0..messages {
@@ -128,7 +176,7 @@ impl Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
-        let _report = self.store.close(std::time::Duration::ZERO);
+        let _report = self.store.close(Duration::ZERO);
         if let Some(serving) = self.serving.take() {
             serving.join().expect("it ends in order");
         }

@@ -18,7 +18,7 @@ use crate::{
         slots::{ArrivedFrame, CallKey},
         state::CallerState,
     },
-    error::{CallError, CallFailure, MAX_FAILURE_BYTES, Refused, RepliesOver},
+    error::{CallError, CallErrorKind, CallFailure, MAX_FAILURE_BYTES, Refused, RepliesOver},
     frame::{Content, DecodedPayload, Extended},
     header::{CallId, Header, Kind},
     late_notice,
@@ -46,8 +46,9 @@ pub(crate) struct PendingCall<L: Borrow<CallerRef> + Clone> {
     pub(crate) is_over: bool,
     /// The wait for room, if a task has one.
     room: Option<Ticket>,
-    /// The time of the call, if somebody wants to know it.
+    /// The time of the call, if somebody wants to know it, and the kind of its error.
     time: Option<CallTime>,
+    error: Option<CallErrorKind>,
 }
 
 impl<L: Borrow<CallerRef> + Clone> PendingCall<L> {
@@ -76,6 +77,7 @@ impl<L: Borrow<CallerRef> + Clone> PendingCall<L> {
             is_sent: false,
             is_over: false,
             room: None,
+            error: None,
         }
     }
 
@@ -227,7 +229,7 @@ impl<L: Borrow<CallerRef> + Clone> PendingCall<L> {
     fn arrived<R: ?Sized, C: Codec<R>>(&mut self, arrived: ArrivedFrame) -> NextReply<R, C> {
         let ArrivedFrame { header, body } = arrived;
         self.is_over = header.kind != Kind::Item;
-        Err(self.failed(match header.kind {
+        let failure = match header.kind {
             Kind::Reply | Kind::Item if self.is_over || self.kind == Kind::Stream => {
                 match DecodedPayload::of(body) {
                     Ok(opened) => {
@@ -253,7 +255,8 @@ impl<L: Borrow<CallerRef> + Clone> PendingCall<L> {
             }
             _ if self.is_late() => return Err(self.late()),
             _ => CallFailure::NoReply(NoReply::Dropped),
-        }))
+        };
+        Err(self.failed(failure))
     }
 
     /// Notes that a reply is taken, so that the handler may send more.
@@ -269,7 +272,7 @@ impl<L: Borrow<CallerRef> + Clone> PendingCall<L> {
     }
 
     /// Fails if the session has no connection and the call does not wait for one.
-    fn check_suspended(&self) -> Result<(), CallError> {
+    fn check_suspended(&mut self) -> Result<(), CallError> {
         if !self.fails_while_suspended || !self.state().session.is_suspended() {
             return Ok(());
         }
@@ -285,16 +288,18 @@ impl<L: Borrow<CallerRef> + Clone> PendingCall<L> {
     }
 
     #[cold]
-    fn failed(&self, failure: CallFailure) -> CallError {
-        CallError::new(
+    fn failed(&mut self, failure: CallFailure) -> CallError {
+        let error = CallError::new(
             self.state().service.clone(),
             self.state().peer_name(),
             failure,
-        )
+        );
+        self.error = Some(error.kind());
+        error
     }
 
     #[cold]
-    fn late(&self) -> CallError {
+    fn late(&mut self) -> CallError {
         // A call that has a number began in time.
         if let (Some(deadline), Some(_)) = (self.deadline, self.id) {
             late_notice::give(self.state().session.node().driver(), deadline.elapsed());
@@ -307,7 +312,7 @@ impl<L: Borrow<CallerRef> + Clone> PendingCall<L> {
     }
 
     #[cold]
-    fn over_before_sent(&self) -> CallError {
+    fn over_before_sent(&mut self) -> CallError {
         self.failed(CallFailure::Refused(
             match self.state().session.peer_drains() {
                 true => Refused::DRAINING,
@@ -319,8 +324,14 @@ impl<L: Borrow<CallerRef> + Clone> PendingCall<L> {
 
 impl<L: Borrow<CallerRef> + Clone> Drop for PendingCall<L> {
     fn drop(&mut self) {
-        if let (true, Some(time)) = (self.is_sent, &self.time) {
-            time.note(&self.state().session);
+        if let Some(time) = &self.time {
+            let error = match self.error {
+                Some(kind) => Some(format!("{kind:?}")),
+                None => (!self.is_over).then(|| "Cancelled".to_owned()),
+            };
+            if self.is_sent || self.error.is_some() {
+                time.note(&self.state().session, error);
+            }
         }
         let state: &CallerState = self.caller.borrow();
         state.outbox.leave(&mut self.room);

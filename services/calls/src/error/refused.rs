@@ -24,6 +24,9 @@ impl Refused {
     /// The serving node drains and begins no more calls.
     pub(crate) const DRAINING: Self = Self(6);
 
+    /// By the times of the calls before it, its deadline would pass before a handler has answered it.
+    pub(crate) const TOO_LATE: Self = Self(7);
+
     /// Returns the kind of the call's error, and what its text says. `None` for a number that this
     /// release does not know.
     pub(super) fn meaning(self) -> Option<(CallErrorKind, &'static str)> {
@@ -54,6 +57,11 @@ impl Refused {
                 CallErrorKind::Draining,
                 "its node drains and begins no call any more; send it to another node, or again \
                  after the restart",
+            ),
+            Self::TOO_LATE => (
+                CallErrorKind::Overloaded,
+                "the service has too many calls to answer this one before its deadline; call less, \
+                 or give the service more handlers",
             ),
             Self(_) => return None,
         })

@@ -55,7 +55,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
         let ArrivedRequest { mut call, body, .. } = arrived;
         match DecodedPayload::of(body) {
             Ok(opened) => {
-                call.has_begun = true;
+                call.begun = Some(Instant::now());
                 Some(Self {
                     opened,
                     call,

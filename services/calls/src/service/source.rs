@@ -19,6 +19,7 @@ use ibex_core::{
 
 use crate::{
     service::{
+        pace::ServicePace,
         request::ArrivedRequest,
         request_frame::{RequestFrame, RequestFrames, Seat},
     },
@@ -30,6 +31,7 @@ use crate::{
 pub(crate) struct RequestSource {
     from: From,
     pub(crate) backlog: Backlog,
+    pub(crate) pace: ServicePace,
     /// Frames that no caller of ibex sends.
     pub(crate) strays: Arc<AtomicU64>,
     is_over: bool,
@@ -209,6 +211,11 @@ impl RequestSource {
 impl Backlog {
     pub(crate) fn len(&self) -> usize {
         self.requests.len()
+    }
+
+    /// The bytes of the requests that were copied out.
+    pub(crate) fn copied_bytes(&self) -> usize {
+        self.copied_bytes
     }
 
     /// Gives a request back for which there is no room.

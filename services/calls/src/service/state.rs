@@ -23,6 +23,7 @@ use crate::{
     header::{Header, Kind},
     service::{
         client::{CallAdmission, Client},
+        pace::HandlingTime,
         request::{ArrivedRequest, Call},
         request_frame::RequestFrame,
         source::{From, RequestSource},
@@ -67,6 +68,7 @@ pub(crate) struct ServiceState {
     pub(crate) strays: Arc<AtomicU64>,
     /// Takes the times of the handling of calls, if somebody wants to know them.
     pub(crate) times: Option<Arc<CallTimes>>,
+    pub(super) handling: HandlingTime,
 }
 
 impl ServiceState {
@@ -93,6 +95,7 @@ impl ServiceState {
             in_progress: AtomicUsize::new(0),
             refused: AtomicU64::new(0),
             times,
+            handling: HandlingTime::default(),
         })
     }
 
@@ -200,7 +203,11 @@ impl ServiceState {
     /// Takes in arrived frames, as far as the next request needs it, and returns that request.
     /// `Some(Ok(None))` and an error are the end.
     fn find_next(&self, source: &mut RequestSource) -> Option<NextArrived> {
-        while source.backlog.len() < LOOK_AHEAD {
+        // Callers that are refused may call again at once, and so faster than they can be refused.
+        for _ in 0..LOOK_AHEAD {
+            if source.backlog.len() >= MOST_AHEAD || source.backlog.copied_bytes() >= MOST_COPIED {
+                break;
+            }
             match source.find() {
                 Some(frame) => self.take_in(source, frame),
                 None => break,
@@ -210,11 +217,16 @@ impl ServiceState {
             self.refuse_backlog(source, Refused::DRAINING);
         }
         while let Some(request) = source.backlog.pop() {
+            let call = &request.call;
             // Without taking in what has arrived.
-            if !request.call.client.is_cancelled(request.call.id) {
+            if call.client.is_cancelled(call.id) {
+                request.call.give_back(Refused::EXPIRED);
+            } else if source.pace.is_too_late(call.deadline, 0, &self.handling) {
+                request.call.give_back(Refused::TOO_LATE);
+            } else {
+                source.pace.taken(Instant::now(), source.backlog.len() > 0);
                 return Some(Ok(Some(request)));
             }
-            request.call.give_back(Refused::EXPIRED);
         }
         source.over()
     }
@@ -236,6 +248,10 @@ impl ServiceState {
         let deadline = header
             .time_left()
             .and_then(|left| Instant::now().checked_add(left));
+        let waiting = source.backlog.len();
+        if source.pace.is_too_late(deadline, waiting, &self.handling) {
+            return client.refuse(header.id, Refused::TOO_LATE);
+        }
         match client.begin(&header, deadline) {
             CallAdmission::Yes => {}
             CallAdmission::Overloaded => return client.refuse(header.id, Refused::OVERLOADED),
@@ -355,6 +371,9 @@ impl DrainParticipant for ServiceState {
     }
 }
 
-/// Number of requests that are taken in before the first is returned. A caller that has left, or a
-/// deadline that has passed, is then noticed before a handler gets the request.
-const LOOK_AHEAD: usize = 32;
+/// Frames that are taken in before a request is returned. A caller that has left, or a
+/// deadline that has passed or will pass, is then noticed before a handler gets the request.
+const LOOK_AHEAD: usize = 64;
+/// Requests that wait, and bytes of those that were copied out, from which on none are taken in ahead.
+const MOST_AHEAD: usize = 1024;
+const MOST_COPIED: usize = 1 << 20;

@@ -31,11 +31,13 @@ pub(crate) struct Call {
     pub(crate) client: Arc<Client>,
     pub(crate) id: CallId,
     pub(super) is_stream: bool,
-    pub(super) deadline: Option<Instant>,
-    /// A handler got it.
-    pub(super) has_begun: bool,
+    pub(crate) deadline: Option<Instant>,
+    /// When a handler got it.
+    pub(super) begun: Option<Instant>,
     /// True once the request was answered or given back.
     pub(super) is_over: bool,
+    /// How the handler ended it without a reply.
+    ended_by: Option<&'static str>,
     /// What the caller learns if there is no answer.
     no_reply: NoReply,
     /// The time of the handling, if somebody wants to know it.
@@ -60,8 +62,9 @@ impl Call {
             id: header.id,
             is_stream: header.kind == Kind::Stream,
             deadline,
-            has_begun: false,
+            begun: None,
             is_over: false,
+            ended_by: None,
             no_reply: NoReply::Dropped,
         }
     }
@@ -146,6 +149,7 @@ impl Call {
     /// Notes that no handler gets the request.
     pub(crate) fn give_back(mut self, reason: Refused) {
         self.is_over = true;
+        self.ended_by = Some("HandedBack");
         if !self.is_dropped_by_caller() {
             self.client.refuse(self.id, reason);
         }
@@ -155,6 +159,7 @@ impl Call {
     /// might conclude from the node's drain that no handler had the call.
     pub(super) fn finish(&mut self, kind: Kind, code: u32, text: &str) {
         self.is_over = true;
+        self.ended_by = (kind == Kind::Failed).then_some("Failed");
         if !self.is_dropped_by_caller() {
             let header = Header::new(self.id, kind).with_code(code);
             self.client.notify(header, text.as_bytes().to_vec());
@@ -175,17 +180,26 @@ impl Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        if !self.is_over && !self.is_dropped_by_caller() {
+        let is_dropped = self.is_dropped_by_caller();
+        if !self.is_over && !is_dropped {
             let header = Header::new(self.id, Kind::Unanswered);
             let header = header.with_count(self.no_reply.as_count());
             self.client.notify(header, self.no_reply.to_bytes());
         }
         self.client.finish(self.id);
-        if let (true, Some(time)) = (self.has_begun, &self.time) {
-            time.note(&self.client.session);
+        if let Some(begun) = self.begun {
+            self.client.service.handling.note(begun.elapsed());
+        }
+        if let (Some(_), Some(time)) = (self.begun, &self.time) {
+            let error = match is_dropped {
+                _ if self.is_over => self.ended_by,
+                true => Some("Cancelled"),
+                false => Some("Unanswered"),
+            };
+            time.note(&self.client.session, error.map(str::to_owned));
         }
         let node = self.client.session.node();
-        if self.has_begun && node.is_draining() {
+        if self.begun.is_some() && node.is_draining() {
             node.count_drained_call();
         }
         // ENDED, pairs with `ServiceState::running`: a thread that sees the lower count also
