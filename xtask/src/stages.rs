@@ -27,7 +27,7 @@ pub(crate) const STAGES: &[&[Stage]] = &[CHECKS, TESTED];
 #[cfg(test)]
 const LONGEST: Duration = seconds(25 * 60);
 
-/// The stages that check the code, those whose builds are their own, and behind them two that use
+/// The stages that check the code, those whose builds are their own, and behind them some that use
 /// what the other list has built long before.
 const CHECKS: &[Stage] = &[
     Stage {
@@ -90,6 +90,14 @@ const CHECKS: &[Stage] = &[
         work: Work::Function(integrations::stage),
     },
     Stage {
+        name: "proofs",
+        about: "no allocation, no copy, idle peers for nothing, idle, flat memory, nothing left, forks",
+        budget: seconds(240),
+        quick: false,
+        tools: &[CLIPPY],
+        work: Work::Function(proofs),
+    },
+    Stage {
         name: "soak",
         about: "processes are killed, stopped, starved and cut off, and nothing is lost",
         budget: seconds(60),
@@ -148,14 +156,6 @@ const TESTED: &[Stage] = &[
         quick: false,
         tools: &[CLIPPY],
         work: Work::Function(masks),
-    },
-    Stage {
-        name: "proofs",
-        about: "no allocation, no copy, idle peers for nothing, idle, flat memory, nothing left, forks",
-        budget: seconds(240),
-        quick: false,
-        tools: &[CLIPPY],
-        work: Work::Function(proofs),
     },
     Stage {
         name: "verbs",

@@ -73,8 +73,8 @@ pub struct ReceiveHandle {
     pub(super) brief_polls: BriefPolls,
 
     memory_wait: MemoryWait,
-    /// The last large message, and its length.
-    last_large: (u64, usize),
+    /// The lower half of the last large message's number, and its length up to a limit.
+    last_large: (u32, u32),
     large_waits: LargeWaits,
     /// The engine does not have the end any more.
     is_closed: bool,

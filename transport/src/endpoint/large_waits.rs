@@ -3,52 +3,46 @@
 
 use std::time::{Duration, Instant};
 
-/// What one end has learned from its waits.
+/// What one end has learned from its waits. Every end has one, so it is small.
 #[derive(Debug, Default)]
 pub(crate) struct LargeWaits {
-    /// When the present wait began, and how long it looks at least.
-    present: Option<(Instant, Duration)>,
-    /// Waits in a row that took longer than such a message does.
-    misses: u32,
+    /// How many microseconds the present wait looks at least.
+    lasts: u16,
+    /// Waits in a row that took longer than such a message does, up to a limit.
+    misses: u8,
     /// Waits since then that have not looked so long.
-    skipped: u32,
+    skipped: u8,
 }
 
 impl LargeWaits {
-    /// Begins a wait for a message of `bytes`, or for the release of such a message.
-    pub(crate) fn begin(&mut self, bytes: usize) {
-        self.begin_at(Instant::now(), bytes);
-    }
-
-    fn begin_at(&mut self, now: Instant, bytes: usize) {
-        if self.skipped + 1 < 1 << self.misses.min(MOST_DOUBLINGS) {
-            self.skipped += 1;
-            return;
+    /// Begins a wait for a message of `bytes`, or for the release of such a message. Returns the time.
+    pub(crate) fn begin(&mut self, bytes: usize) -> Instant {
+        match u32::from(self.skipped) + 1 < 1 << self.misses {
+            true => self.skipped += 1,
+            // It is at most `LONGEST`.
+            false => self.lasts = time_of(bytes).as_micros() as u16,
         }
-        self.present = Some((now, time_of(bytes)));
+        Instant::now()
     }
 
     /// Returns how long the present wait looks at least.
     pub(crate) fn lasts(&self) -> Duration {
-        self.present.map_or(Duration::ZERO, |(_, lasts)| lasts)
+        Duration::from_micros(self.lasts.into())
     }
 
-    /// Ends the wait.
-    pub(crate) fn end(&mut self) {
-        if self.present.is_some() {
-            self.end_at(Instant::now());
+    /// Ends the wait that began then.
+    pub(crate) fn end(&mut self, began: Instant) {
+        if self.lasts > 0 {
+            self.took(began.elapsed());
         }
     }
 
-    fn end_at(&mut self, now: Instant) {
-        let Some((began, lasts)) = self.present.take() else {
-            return;
-        };
-        self.skipped = 0;
-        self.misses = match now - began < lasts {
+    fn took(&mut self, took: Duration) {
+        self.misses = match took < self.lasts() {
             true => 0,
-            false => self.misses + 1,
+            false => (self.misses + 1).min(MOST_DOUBLINGS),
         };
+        (self.lasts, self.skipped) = (0, 0);
     }
 }
 
@@ -60,20 +54,23 @@ pub(crate) fn time_of(bytes: usize) -> Duration {
 const BYTES_PER_NANOSECOND: u64 = 4;
 const LONGEST: Duration = Duration::from_millis(1);
 /// After so many misses in a row, one wait in 2⁶ looks for longer.
-const MOST_DOUBLINGS: u32 = 6;
+const MOST_DOUBLINGS: u8 = 6;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const BYTES: usize = 1 << 20;
+    const LASTS: Duration = Duration::from_micros(262);
+    const IN_TIME: Duration = Duration::from_micros(261);
 
     /// Lets a wait take `took`. Returns how long it was to look.
     fn wait(waits: &mut LargeWaits, took: Duration) -> Duration {
-        let now = Instant::now();
-        waits.begin_at(now, BYTES);
+        let _began = waits.begin(BYTES);
         let lasts = waits.lasts();
-        waits.end_at(now + took);
+        if !lasts.is_zero() {
+            waits.took(took);
+        }
         assert_eq!(waits.lasts(), Duration::ZERO);
         lasts
     }
@@ -82,21 +79,20 @@ mod tests {
     fn waits_that_end_in_time_look_as_long_as_a_message_takes() {
         let mut waits = LargeWaits::default();
         for _ in 0..100 {
-            let took = time_of(BYTES) - Duration::from_nanos(1);
-            assert_eq!(wait(&mut waits, took), time_of(BYTES));
+            assert_eq!(wait(&mut waits, IN_TIME), LASTS);
         }
     }
 
     #[test]
     fn waits_that_last_longer_look_ever_more_seldom() {
         let mut waits = LargeWaits::default();
-        let looks = (0..1_000).filter(|_| !wait(&mut waits, time_of(BYTES)).is_zero());
+        let looks = (0..1_000).filter(|_| !wait(&mut waits, LASTS).is_zero());
         let looks = looks.collect::<Vec<_>>();
         assert_eq!(looks[..5], [0, 2, 6, 14, 30]);
         assert!(looks.windows(2).skip(6).all(|pair| pair[1] - pair[0] == 64));
         // One that ends in time is enough to look at each again.
-        while wait(&mut waits, Duration::ZERO).is_zero() {}
-        assert_eq!(wait(&mut waits, Duration::ZERO), time_of(BYTES));
+        while wait(&mut waits, IN_TIME).is_zero() {}
+        assert_eq!(wait(&mut waits, IN_TIME), LASTS);
     }
 
     #[test]

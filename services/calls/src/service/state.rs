@@ -221,12 +221,16 @@ impl ServiceState {
             // Without taking in what has arrived.
             if call.client.is_cancelled(call.id) {
                 request.call.give_back(Refused::EXPIRED);
-            } else if source.pace.is_too_late(call.deadline, 0, &self.handling) {
-                request.call.give_back(Refused::TOO_LATE);
-            } else {
-                source.pace.taken(Instant::now(), source.backlog.len() > 0);
-                return Some(Ok(Some(request)));
+                continue;
             }
+            let (now, others_wait) = (Instant::now(), source.backlog.len() > 0);
+            let left = call.deadline.map(|at| at.saturating_duration_since(now));
+            if others_wait && left.is_some_and(|left| left < self.handling.get()) {
+                request.call.give_back(Refused::TOO_LATE);
+                continue;
+            }
+            source.pace.taken(now, others_wait);
+            return Some(Ok(Some(request)));
         }
         source.over()
     }
@@ -245,13 +249,16 @@ impl ServiceState {
             Kind::Credit => return client.add_credit(header.id, header.count),
             _ => {}
         }
-        let deadline = header
-            .time_left()
-            .and_then(|left| Instant::now().checked_add(left));
-        let waiting = source.backlog.len();
-        if source.pace.is_too_late(deadline, waiting, &self.handling) {
+        let (waiting, left) = (source.backlog.len(), header.time_left());
+        if let Some(left) = left
+            && waiting > 0
+            && source
+                .pace
+                .comes_too_late(left.saturating_sub(self.handling.get()), waiting)
+        {
             return client.refuse(header.id, Refused::TOO_LATE);
         }
+        let deadline = left.and_then(|left| Instant::now().checked_add(left));
         match client.begin(&header, deadline) {
             CallAdmission::Yes => {}
             CallAdmission::Overloaded => return client.refuse(header.id, Refused::OVERLOADED),

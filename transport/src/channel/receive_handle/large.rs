@@ -50,7 +50,7 @@ impl ReceiveHandle {
         };
         let length = payload.length();
         let extension = self.extension_of(&found)?;
-        self.last_large = (sequence, length);
+        self.last_large = (sequence as u32, u32::try_from(length).unwrap_or(u32::MAX));
         self.end.large_messages.add(1);
         self.end.large_bytes.add(length as u64);
         self.end.held().large.push_back(HeldLarge {

@@ -87,11 +87,12 @@ impl ReceiveHandle {
         }
         let mut found = Ok(None);
         let (last_large, bytes) = self.last_large;
-        if last_large == self.handed_out {
-            self.large_waits.begin(bytes);
-        }
+        let began = (last_large == self.handed_out as u32 && bytes > 0)
+            .then(|| self.large_waits.begin(bytes as usize));
         let waited = session.wait_for(deadline, NextMessage::new(self, &mut found));
-        self.large_waits.end();
+        if let Some(began) = began {
+            self.large_waits.end(began);
+        }
         match waited {
             Ok(()) => Ok(found?),
             Err(TimedOut) => {

@@ -1,8 +1,6 @@
 //! Messages that do not fit the ring: the memory in which they are encoded, and their announcement
 //! in the ring.
 
-use std::time::Instant;
-
 use ibex_protocol::format::{
     control::Ask,
     message_extension::MessageExtension,
@@ -77,13 +75,13 @@ impl SendEnd {
             self.path.retire_large(self, producer);
             producer.large.len() < most
         })?;
-        producer.out.waits.begin(bytes);
+        let began = producer.out.waits.begin(bytes);
         let full = |_: &SendProducer| Full::Unreleased;
         let admitted = self.wait_until(producer, patience, (FOR_RELEASE, full), |producer| {
             self.path.retire_large(self, producer);
             producer.admits(bytes)
         });
-        producer.out.waits.end();
+        producer.out.waits.end(began);
         admitted
     }
 
@@ -102,8 +100,8 @@ impl SendEnd {
             && producer.out.hurries_until <= producer.ring.sequence()
         {
             let before = producer.large.len();
-            let moment = Instant::now() + large_waits::time_of(bytes);
-            producer.out.waits.begin(bytes);
+            let began = producer.out.waits.begin(bytes);
+            let moment = began + large_waits::time_of(bytes);
             let room = Room {
                 end: self,
                 producer: &mut *producer,
@@ -116,7 +114,7 @@ impl SendEnd {
             };
             let until = deadline.map_or(moment, |deadline| moment.min(deadline));
             let released = self.session.wait_for(Some(until), room);
-            producer.out.waits.end();
+            producer.out.waits.end(began);
             match released {
                 Ok(answer) => answer?,
                 Err(TimedOut) => {

@@ -188,7 +188,11 @@ impl Drop for Call {
         }
         self.client.finish(self.id);
         if let Some(begun) = self.begun {
-            self.client.service.handling.note(begun.elapsed());
+            let now = Instant::now();
+            // One that waits until its deadline, or until its caller leaves, says nothing.
+            if !is_dropped && self.deadline.is_none_or(|deadline| now < deadline) {
+                self.client.service.handling.note(now - begun);
+            }
         }
         if let (Some(_), Some(time)) = (self.begun, &self.time) {
             let error = match is_dropped {
